@@ -1,0 +1,42 @@
+"""What can go wrong, as one small tree.
+
+Place: imported by everything, imports nothing.
+
+    GdpfedError
+    ├── InputError        what was handed in cannot be used: a file, a field, an option
+    │   └── MissingExtraError   an optional package is needed for this, and not installed
+    └── PrivacyError      going on would make a stated guarantee false
+
+Every message says what was expected, what came, and what to do. The command line prints it as one line and exits with
+code 2; nothing in the library prints or exits.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["GdpfedError", "InputError", "MissingExtraError", "PrivacyError", "suggestion"]
+
+
+class GdpfedError(Exception):
+    """The root of every error that gdpfed raises on purpose."""
+
+
+class InputError(GdpfedError):
+    """Something that was handed in cannot be used as it is."""
+
+
+class MissingExtraError(InputError):
+    """An optional package is needed for what was asked, and is not installed."""
+
+    def __init__(self, *, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'gdpfed[{extra}]'")
+
+
+class PrivacyError(GdpfedError):
+    """Going on would make a stated privacy guarantee false."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns `` (did you mean ...?)`` for the known word nearest to ``word``, or an empty string."""
+    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

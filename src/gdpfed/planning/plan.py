@@ -1,0 +1,450 @@
+"""The plan: one frozen value from which sampler, noise, aggregation and accounting are all derived.
+
+Place: what the planner makes and everything else obeys. Together with `training/rounds.py` it is the method. A `Group` says how often its
+clients take part, how their updates are bounded, how much noise their sum carries, and what that costs them; a `Plan` is
+the groups and how their sums are released. Nothing here is a secret: secrets (samples, keys, noise) are never fields.
+
+Two shapes of release:
+  per-group   each group's sum is released with its own noise, of std noise_multiplier * clip_norm;
+  pooled      all groups share one sum and one noise draw. A client's clipped update is multiplied by `scale`; noise_multiplier * clip_norm *
+              scale, the noise std, is then the same for every group, and each client still has its group's noise multiplier.
+
+Guarantees (tests of the same name):
+  verify_recomputes_everything     from the mechanism alone, without the cache; a claim that is not what comes out is refused.
+  overspending_is_refused          a group whose epsilon exceeds its budget raises PrivacyError.
+  pooled_noise_is_one              a pooled plan whose groups imply different noise raises PrivacyError.
+  a_plan_is_a_value                equal content, equal plan, equal hash; no field can be changed.
+"""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.planning import weights as weighting
+from gdpfed.planning.sparsity import noise_energy_kept
+from gdpfed.privacy.accountant import (
+    ADJACENCY,
+    Accountant,
+    SampledGaussian,
+    accountant_version,
+    check_accountant,
+    check_delta,
+    epsilon_of,
+)
+from gdpfed.privacy.adversaries import LinkedSum, ServerView, person_epsilon, server_view
+from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.cache import without_cache
+from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
+
+__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "assign", "guaranteed"]
+
+Release = Literal["per-group", "pooled"]
+RELEASES: tuple[Release, ...] = get_args(Release)
+
+# A claim and its recomputation differ by less than this, or the plan is refused.
+_CLAIM_TOLERANCE = 1e-6
+# More ways to spread a person's clients over the groups than this are not all evaluated: links must be listed.
+_MAX_ALLOCATIONS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A group's part of a plan. ``epsilon`` is the promise, ``epsilon_release`` and ``epsilon_server`` what the mechanism costs.
+
+    ``epsilon_server`` is that of a client which takes part as often as it possibly can. In a plan without privacy (plain FedAvg)
+    all three are infinite, the clip norm too, and the noise multiplier is 0.
+    """
+
+    name: str
+    num_clients: int
+    epsilon: float
+    delta: float
+    sampling_rate: float
+    clip_norm: float
+    scale: float = 1.0
+    noise_multiplier: float
+    weight: float
+    keep_fraction: float = 1.0
+    projected: bool = False
+    epsilon_release: float
+    epsilon_server: float
+    mean_waste: float = 0.0
+    max_waste: float = 0.0
+
+    def __post_init__(self) -> None:
+        where = f"in group {self.name!r}"
+        if self.num_clients < 1:
+            raise InputError(f"expected num_clients >= 1, got num_clients={self.num_clients} {where}")
+        check_delta(self.delta, field=f"delta {where}")
+        if not 0 < self.sampling_rate <= 1:
+            raise InputError(f"expected 0 < sampling_rate <= 1, got sampling_rate={self.sampling_rate} {where}")
+        if not 0 < self.keep_fraction <= 1:
+            raise InputError(f"expected 0 < keep_fraction <= 1, got keep_fraction={self.keep_fraction} {where}")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise InputError(f"expected a finite weight > 0, got weight={self.weight} {where}")
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise InputError(f"expected a finite scale > 0, got scale={self.scale} {where}")
+        if not self.clip_norm > 0:
+            raise InputError(f"expected clip_norm > 0, got clip_norm={self.clip_norm} {where}")
+        if not self.noise_multiplier >= 0 or math.isinf(self.noise_multiplier):
+            raise InputError(
+                f"expected a finite noise_multiplier >= 0, got noise_multiplier={self.noise_multiplier} {where}"
+            )
+        if self.is_private:
+            check_epsilon(self.epsilon, field=f"epsilon {where}")
+            if not math.isfinite(self.clip_norm) or self.noise_multiplier == 0:
+                raise PrivacyError(
+                    f"expected a finite clip_norm and noise for epsilon={self.epsilon:g}, got clip_norm={self.clip_norm}, "
+                    f"noise_multiplier={self.noise_multiplier} {where}"
+                )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether this group promises anything."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def expected_cohort(self) -> float:
+        """r_m = q_m n_m: the mean number of its clients in a round, a constant, the only divisor there is."""
+        return self.sampling_rate * self.num_clients
+
+    @property
+    def noise_std(self) -> float:
+        """The std of the noise on each coordinate of the sum that this group's updates join."""
+        return 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm * self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """An epsilon at a delta, for the presence of ``unit``, against ``adversary``."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    adversary: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is fixed before training starts, and public."""
+
+    method: str
+    groups: tuple[Group, ...]
+    grouping: str
+    release: Release
+    num_rounds: int
+    clip_norm: float
+    accountant: Accountant
+    accountant_version: str
+    adjacency: str = ADJACENCY
+    sampling: str = "poisson"
+    server_learning_rate: float = 1.0
+    max_participations: int | None = None
+    clients_per_person: int = 1
+    linked: tuple[tuple[int, ...], ...] = ()
+    epsilon_person: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise InputError("expected a plan with at least one group, got none")
+        check_accountant(self.accountant)
+        if self.adjacency != ADJACENCY or self.sampling != "poisson":
+            raise PrivacyError(
+                f"expected adjacency={ADJACENCY!r} and sampling='poisson', the only ones that the accountant judges, "
+                f"got {self.adjacency!r} and {self.sampling!r}"
+            )
+        if self.release not in RELEASES:
+            raise InputError(f"expected release 'per-group' or 'pooled', got {self.release!r}")
+        if self.num_rounds < 1:
+            raise InputError(f"expected num_rounds >= 1, got num_rounds={self.num_rounds}")
+        if not (math.isfinite(self.server_learning_rate) and self.server_learning_rate > 0):
+            raise InputError(
+                f"expected a finite server_learning_rate > 0, got server_learning_rate={self.server_learning_rate}"
+            )
+        if self.max_participations is not None and self.max_participations < 1:
+            raise InputError(f"expected max_participations >= 1, got max_participations={self.max_participations}")
+        if self.clients_per_person < 1:
+            raise InputError(f"expected clients_per_person >= 1, got clients_per_person={self.clients_per_person}")
+        if any(len(counts) != len(self.groups) for counts in self.linked):
+            raise InputError(f"expected a count for each of {len(self.groups)} groups in every entry of linked")
+        if len({group.name for group in self.groups}) < len(self.groups):
+            raise InputError("expected every group name once")
+        if len({group.is_private for group in self.groups}) > 1:
+            raise PrivacyError("expected all groups to promise privacy, or none: some epsilons are infinite")
+        if self.release == "pooled":
+            stds = [group.noise_std for group in self.groups]
+            if max(stds) - min(stds) > 1e-9 * max(stds):
+                raise PrivacyError(
+                    f"a pooled plan has one noise draw, but its groups imply noise stds from {min(stds):.6g} to {max(stds):.6g}: "
+                    f"noise_multiplier * clip_norm * scale must be equal"
+                )
+            if any(group.keep_fraction < 1 for group in self.groups):
+                raise InputError("expected keep_fraction 1 in a pooled plan: there is no sum of a single group to sparsify")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the plan promises anything."""
+        return self.groups[0].is_private
+
+    @property
+    def num_clients(self) -> int:
+        """All clients of all groups."""
+        return sum(group.num_clients for group in self.groups)
+
+    @property
+    def expected_cohort(self) -> float:
+        """The mean number of clients in a round."""
+        return math.fsum(group.expected_cohort for group in self.groups)
+
+    @property
+    def participation(self) -> float:
+        """The mean sampling rate over clients, the paper's q."""
+        return self.expected_cohort / self.num_clients
+
+    def mechanism(self, group: Group) -> SampledGaussian:
+        """What the accountant judges for a group."""
+        return SampledGaussian(
+            noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate, num_rounds=self.num_rounds
+        )
+
+    def server_view(self, group: Group) -> ServerView:
+        """What the server learns of a client of the group: by its mean, 99th percentile and largest number of participations."""
+        return server_view(
+            noise_multiplier=group.noise_multiplier,
+            sampling_rate=group.sampling_rate,
+            num_rounds=self.num_rounds,
+            delta=group.delta,
+            max_participations=self.max_participations,
+        )
+
+    @property
+    def step_size(self) -> float:
+        """How far the model moves, in units of the server learning rate, when all clients send the same update of norm C."""
+        return math.fsum(
+            group.weight * group.expected_cohort * group.scale * self._relative_clip(group) for group in self.groups
+        )
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Updates of norm C that agree, over the noise std of a coordinate, in one round; infinite without noise."""
+        if not self.is_private:
+            return math.inf
+        cohorts = [group.expected_cohort for group in self.groups]
+        noise = [group.noise_multiplier for group in self.groups]
+        if self.release == "pooled":
+            # Clipping at c_m and scaling both enter as noise_std / (clip_norm * scale), which is the noise multiplier.
+            return weighting.pooled_signal_to_noise(cohorts, noise)
+        return weighting.signal_to_noise([group.weight for group in self.groups], cohorts, noise)
+
+    @property
+    def noise_at_equal_step(self) -> float:
+        """Noise variance of a coordinate of the update, at step 1, in units of (1/qn)^2: C^2 sigma^2 for DP-FedAvg.
+
+        One scale for every method. Sparsified groups count the noise that Top-k really keeps where there is no signal.
+        """
+        if not self.is_private:
+            return 0.0
+        if self.release == "pooled":
+            variance = (self.groups[0].weight * self.groups[0].noise_std) ** 2
+        else:
+            variance = math.fsum(
+                (group.weight * group.noise_std) ** 2 * noise_energy_kept(group.keep_fraction) for group in self.groups
+            )
+        return variance * (self.expected_cohort / self.step_size) ** 2
+
+    @property
+    def paper_noise_magnitude(self) -> float:
+        """The paper's Lambda, as it prints it: a plain mean of C^2 sigma_m^2 at uniform rates, else weighted by r^2 and k/d.
+
+        The two are on different scales; `noise_at_equal_step` is the one to compare.
+        """
+        if not self.is_private:
+            return 0.0
+        variances = [self.clip_norm**2 * group.noise_multiplier**2 for group in self.groups]
+        if len({group.sampling_rate for group in self.groups}) == 1 and all(g.keep_fraction == 1 for g in self.groups):
+            return math.fsum(variances) / len(variances)
+        squares = [group.expected_cohort**2 for group in self.groups]
+        total = math.fsum(squares)
+        shares = (
+            square / total * group.keep_fraction * variance
+            for square, group, variance in zip(squares, self.groups, variances, strict=True)
+        )
+        return math.fsum(shares) / len(variances)
+
+    @property
+    def mean_waste(self) -> float:
+        """Budget left unused by grouping, averaged over clients."""
+        return math.fsum(group.mean_waste * group.num_clients for group in self.groups) / self.num_clients
+
+    def _relative_clip(self, group: Group) -> float:
+        return 1.0 if math.isinf(group.clip_norm) else group.clip_norm / self.clip_norm
+
+    @property
+    def system_guarantee(self) -> Guarantee:
+        """The whole system by parallel composition: clients' data are disjoint."""
+        return Guarantee(
+            epsilon=max(group.epsilon_release for group in self.groups),
+            delta=max(group.delta for group in self.groups),
+            unit="any one client (clients' data pairwise disjoint)",
+            adversary="whoever sees the released models",
+        )
+
+    @property
+    def person_guarantee(self) -> Guarantee | None:
+        """For a person whose records sit in several clients, if such an overlap was declared."""
+        if self.epsilon_person is None:
+            return None
+        most = max([self.clients_per_person, *(sum(counts) for counts in self.linked)])
+        return Guarantee(
+            epsilon=self.epsilon_person,
+            delta=max(group.delta for group in self.groups),
+            unit=f"any one person in up to {most} clients",
+            adversary="whoever sees the released models",
+        )
+
+    def allocations(self) -> tuple[tuple[int, ...], ...]:
+        """All ways in which one person's clients may be spread over the groups, under the declared overlap."""
+        spread: list[tuple[int, ...]] = list(self.linked)
+        if self.clients_per_person > 1:
+            places = itertools.combinations_with_replacement(range(len(self.groups)), self.clients_per_person)
+            for chosen in places:
+                counts = Counter(chosen)
+                spread.append(
+                    tuple(min(counts[place], group.num_clients) for place, group in enumerate(self.groups))
+                )
+        unique = tuple(dict.fromkeys(spread))
+        if len(unique) > _MAX_ALLOCATIONS:
+            raise InputError(
+                f"clients_per_person={self.clients_per_person} over {len(self.groups)} groups can be spread in {len(unique)} ways, more "
+                f"than {_MAX_ALLOCATIONS}: use fewer groups, or list the linked clients"
+            )
+        return unique
+
+    def verify(self) -> None:
+        """Recomputes every epsilon from the mechanism, without the cache; raises PrivacyError if a promise or a claim is false."""
+        if not self.is_private:
+            return
+        with without_cache():
+            actual = guaranteed(self)
+        for group, recomputed in zip(self.groups, actual.groups, strict=True):
+            if recomputed.epsilon_release > group.epsilon:
+                most = num_rounds_for(
+                    noise_multiplier=group.noise_multiplier,
+                    sampling_rate=group.sampling_rate,
+                    epsilon=group.epsilon,
+                    delta=group.delta,
+                    accountant=self.accountant,
+                )
+                raise PrivacyError(
+                    f"{group.name!r} would spend epsilon={recomputed.epsilon_release:.6g} at delta={group.delta:.3g}, more than its budget of "
+                    f"{group.epsilon:g}: at most {most} of {self.num_rounds} rounds are allowed with this noise and rate; make the plan again"
+                )
+            self._check_claim(f"epsilon_release of {group.name!r}", group.epsilon_release, recomputed.epsilon_release)
+            self._check_claim(f"epsilon_server of {group.name!r}", group.epsilon_server, recomputed.epsilon_server)
+        self._check_claim("epsilon_person", self.epsilon_person, actual.epsilon_person)
+
+    def _check_claim(self, what: str, claimed: float | None, actual: float | None) -> None:
+        if claimed is None and actual is None:
+            return
+        if claimed is None or actual is None or abs(claimed - actual) > _CLAIM_TOLERANCE * actual:
+            now = accountant_version()
+            made_by = f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
+            raise PrivacyError(
+                f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make the plan again"
+            )
+
+
+def guaranteed(plan: Plan) -> Plan:
+    """The same plan with every epsilon as the accountant computes it."""
+    import dataclasses
+
+    if not plan.is_private:
+        return plan
+    groups = tuple(
+        dataclasses.replace(
+            group,
+            epsilon_release=epsilon_of(plan.mechanism(group), delta=group.delta, accountant=plan.accountant),
+            epsilon_server=plan.server_view(group).epsilon_max,
+        )
+        for group in plan.groups
+    )
+    overlapping = plan.clients_per_person > 1 or plan.linked
+    return dataclasses.replace(plan, groups=groups, epsilon_person=_person(plan) if overlapping else None)
+
+
+def _person(plan: Plan) -> float:
+    delta = max(group.delta for group in plan.groups)
+    worst = max(
+        person_epsilon(sums=_linked_sums(plan, counts), num_rounds=plan.num_rounds, delta=delta)
+        for counts in plan.allocations()
+    )
+    # A single client is an allocation too, and RDP may state more for it than PLD does for the person.
+    return max([worst, *(group.epsilon_release for group in plan.groups if plan.accountant == "pld")])
+
+
+def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:
+    separate = [
+        LinkedSum(
+            sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count
+        )
+        for group, count in zip(plan.groups, counts, strict=True)
+    ]
+    if plan.release == "per-group":
+        return separate
+    return [
+        LinkedSum(
+            sampling_rates=tuple(itertools.chain.from_iterable(linked.sampling_rates for linked in separate)),
+            noise_multipliers=tuple(itertools.chain.from_iterable(linked.noise_multipliers for linked in separate)),
+        )
+    ]
+
+
+def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
+    """Each client's group under a plan; raises PrivacyError if the plan does not keep some client's budget."""
+    if plan.grouping == "given":
+        if budgets.groups is None:
+            raise InputError("the plan's groups were given by a column 'group', which these budgets lack: use the same file")
+        names = {group.name: place for place, group in enumerate(plan.groups)}
+        unknown = sorted(set(budgets.groups) - set(names))
+        if unknown:
+            raise InputError(f"the plan has no group {unknown[0]!r}: make the plan again for these budgets")
+        place = np.array([names[name] for name in budgets.groups], dtype=np.int64)
+    else:
+        order = np.argsort([group.epsilon for group in plan.groups], kind="stable")
+        edges = np.array([plan.groups[index].epsilon for index in order])
+        position = np.searchsorted(edges, budgets.epsilons, side="right") - 1 if plan.is_private else np.zeros(len(budgets), int)
+        if (position < 0).any():
+            strict = int(np.argmin(budgets.epsilons))
+            raise PrivacyError(
+                f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, less than every group of the plan: "
+                f"make the plan again for these budgets"
+            )
+        place = order[position].astype(np.int64)
+    if plan.is_private:
+        _check_members(plan, budgets, place)
+    return place
+
+
+def _check_members(plan: Plan, budgets: Budgets, place: NDArray[np.int64]) -> None:
+    epsilons = np.array([group.epsilon for group in plan.groups])
+    deltas = np.array([group.delta for group in plan.groups])
+    over = (epsilons[place] > budgets.epsilons) | (deltas[place] > budgets.deltas_or(np.inf))
+    if over.any():
+        first = int(np.argmax(over))
+        group = plan.groups[place[first]]
+        raise PrivacyError(
+            f"{group.name!r} spends up to ({group.epsilon:g}, {group.delta:.3g}), more than client {budgets.label(first)!r} allows: "
+            f"make the plan again for these budgets"
+        )
+    sizes = np.bincount(place, minlength=len(plan.groups))
+    for group, size in zip(plan.groups, sizes, strict=True):
+        if size != group.num_clients:
+            raise PrivacyError(
+                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the plan again"
+            )

@@ -1,0 +1,258 @@
+"""How often each group takes part.
+
+Place: after the groups, before the noise. Every rule keeps the expected number of clients in a round, sum_m q_m n_m = q n, and q_m <= 1.
+
+`uniform`  q_m = q.
+`paper`    the minimiser of the paper's Problem 1. With Theorem 1's noise, sigma_m^2 / r_m^2 does not depend on q_m, so the optimum is
+           q_m proportional to epsilon_m / sqrt(epsilon_m + 2 log(1/delta)), cut off at 1. `problem_one_rates` minimises the paper's
+           objective numerically, phi* included, and agrees.
+`snr`      the largest signal-to-noise under the accountant in use, each q_m at least `fairness_floor` times q.
+`sample`   IDP-FedAvg: the largest rate of each group at one common noise multiplier, that multiplier chosen to fill the cohort.
+
+Guarantees (tests of the same name):
+  cohort_is_kept                 expected cohorts add up to q n.
+  rates_never_exceed_one
+  equal_budgets_equal_rates
+  closed_form_equals_problem_one   to 1e-4 relative, wherever no rate is cut off at 1.
+  snr_is_at_least_uniform_and_paper
+Theorem 1's noise is never used for a mechanism: its true epsilon can exceed the budget (docs/limits.md).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from gdpfed.errors import InputError
+from gdpfed.planning.curves import NoiseCurve
+from gdpfed.planning.groups import Grouping
+from gdpfed.privacy.accountant import Accountant
+from gdpfed.privacy.calibrate import rough_noise_multiplier, rough_sampling_rate, sampling_rate_for
+
+__all__ = [
+    "paper_rates",
+    "problem_one_objective",
+    "problem_one_rates",
+    "sample_rates",
+    "snr_rates",
+    "theorem_one_noise_variance",
+    "uniform_rates",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def _sizes(groups: Grouping) -> FloatArray:
+    return np.array(groups.sizes, dtype=np.float64)
+
+
+def uniform_rates(groups: Grouping, *, participation: float) -> tuple[float, ...]:
+    """The same rate for every group."""
+    return (participation,) * len(groups.sizes)
+
+
+def theorem_one_noise_variance(
+    *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int
+) -> float:
+    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. To be shown, never to be used: it can be too small."""
+    return 7 * sampling_rate**2 * num_rounds * (epsilon + 2 * math.log(1 / delta)) / epsilon**2
+
+
+def _water_filled(shares: FloatArray, sizes: FloatArray, *, participation: float) -> tuple[float, ...]:
+    """Rates proportional to ``shares``, cut off at 1, with the expected cohort kept."""
+    cohort = participation * sizes.sum()
+    capped = np.zeros(len(shares), dtype=bool)
+    while True:
+        free = ~capped
+        if not free.any():
+            return (1.0,) * len(shares)
+        level = (cohort - sizes[capped].sum()) / (shares[free] * sizes[free]).sum()
+        rates = np.where(capped, 1.0, level * shares)
+        over = free & (rates > 1)
+        if not over.any():
+            return tuple(float(rate) for rate in rates)
+        capped |= over
+
+
+def paper_rates(groups: Grouping, *, participation: float) -> tuple[float, ...]:
+    """The closed form of the paper's optimal sampling ratios."""
+    epsilons, deltas = np.array(groups.epsilons), np.array(groups.deltas)
+    return _water_filled(
+        epsilons / np.sqrt(epsilons + 2 * np.log(1 / deltas)), _sizes(groups), participation=participation
+    )
+
+
+def problem_one_objective(
+    rates: Sequence[float], groups: Grouping, *, num_rounds: int, learning_rate: float, local_steps: int
+) -> float:
+    """The paper's Problem 1, with omega_m, phi*_m and Theorem 1's noise as the paper defines them."""
+    sizes, rate_array = _sizes(groups), np.array(rates)
+    cohorts = rate_array * sizes
+    noise_variance = np.array(
+        [
+            theorem_one_noise_variance(epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=num_rounds)
+            for epsilon, delta, rate in zip(groups.epsilons, groups.deltas, rates, strict=True)
+        ]
+    )
+    weights = cohorts**2 / (cohorts**2).sum() / cohorts.sum()
+    mu_4 = 32 * learning_rate * local_steps + learning_rate + learning_rate / local_steps
+    mu_5 = 4 / (learning_rate * local_steps)
+    root_phi = 2 * weights * noise_variance / (learning_rate * local_steps * mu_4 * cohorts**2)
+    privacy_error = mu_5 * (1 - root_phi) * weights * noise_variance / cohorts**2
+    return float((weights * (mu_4 * (1 + root_phi**2) + privacy_error)).sum())
+
+
+def problem_one_rates(
+    groups: Grouping, *, participation: float, num_rounds: int, learning_rate: float, local_steps: int
+) -> tuple[float, ...]:
+    """Minimises Problem 1 numerically.
+
+    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). The constant part,
+    mu_4 sum_m omega_m = mu_4 / (q n), is taken off and the rest brought to about 1, which leaves the minimiser where it was.
+    """
+    sizes = _sizes(groups)
+    cohort = participation * sizes.sum()
+    mu_4 = 32 * learning_rate * local_steps + learning_rate + learning_rate / local_steps
+
+    def varying(rates: FloatArray) -> float:
+        objective = problem_one_objective(
+            tuple(rates), groups, num_rounds=num_rounds, learning_rate=learning_rate, local_steps=local_steps
+        )
+        return objective - mu_4 / (rates * sizes).sum()
+
+    start = np.full(len(sizes), participation)
+    scale = abs(varying(start)) or 1.0
+
+    # Unknowns are rates relative to the uniform one, so that all are about 1.
+    solution = optimize.minimize(
+        lambda relative: varying(relative * participation) / scale,
+        np.ones(len(sizes)),
+        method="SLSQP",
+        bounds=[(1e-9, 1 / participation)] * len(sizes),
+        constraints={"type": "eq", "fun": lambda relative: (relative * participation * sizes).sum() / cohort - 1},
+        options={"ftol": 1e-15, "maxiter": 2000},
+    )
+    rates = np.clip(solution.x * participation, 0.0, 1.0)
+    return tuple(float(rate) for rate in rates)
+
+
+def snr_rates(
+    groups: Grouping,
+    *,
+    participation: float,
+    noise_curves: Sequence[NoiseCurve],
+    signal_to_noise: Callable[[FloatArray, FloatArray], float],
+    fairness_floor: float,
+) -> tuple[float, ...]:
+    """The rates with the largest ``signal_to_noise(expected cohorts, noise multipliers)``, none below the floor."""
+    if not 0 < fairness_floor <= 1:
+        raise InputError(f"expected 0 < fairness_floor <= 1, got fairness_floor={fairness_floor}")
+    sizes = _sizes(groups)
+    cohort = participation * sizes.sum()
+    floor = fairness_floor * participation
+    ceilings = largest_rates(groups, participation=participation, fairness_floor=fairness_floor)
+
+    def loss(relative: FloatArray) -> float:
+        rates = np.clip(relative * participation, floor, ceilings)
+        noise = np.array([float(curve(rate)) for curve, rate in zip(noise_curves, rates, strict=True)])
+        return -signal_to_noise(rates * sizes, noise)
+
+    def feasible(rates: FloatArray) -> FloatArray:
+        """Brings a start within the floor and the cohort: what lies above the floor is scaled."""
+        above = np.clip(rates, floor, ceilings) - floor
+        room = cohort - floor * sizes.sum()
+        return floor + above * (room / (above * sizes).sum() if above.any() else 0.0)
+
+    corners = [np.where(np.arange(len(sizes)) == place, ceiling, floor) for place, ceiling in enumerate(ceilings)]
+    starts = [
+        np.full(len(sizes), participation),
+        np.array(paper_rates(groups, participation=participation)),
+        *corners,
+    ]
+    best, best_loss = starts[0], loss(starts[0] / participation)
+    for start in starts:
+        solution = optimize.minimize(
+            loss,
+            feasible(start) / participation,
+            method="SLSQP",
+            bounds=[(floor / participation, ceiling / participation) for ceiling in ceilings],
+            constraints={"type": "eq", "fun": lambda relative: (relative * participation * sizes).sum() / cohort - 1},
+            options={"ftol": 1e-10, "maxiter": 300},
+        )
+        rates = _exact_cohort(np.clip(solution.x * participation, floor, ceilings), sizes, cohort, floor, ceilings)
+        if loss(rates / participation) < best_loss:
+            best, best_loss = rates, loss(rates / participation)
+    return tuple(float(rate) for rate in best)
+
+
+def largest_rates(groups: Grouping, *, participation: float, fairness_floor: float) -> FloatArray:
+    """The largest rate each group can have while all others are at the floor."""
+    sizes = _sizes(groups)
+    left = participation * sizes.sum() - fairness_floor * participation * (sizes.sum() - sizes)
+    return np.minimum(left / sizes, 1.0)
+
+
+def _exact_cohort(
+    rates: FloatArray, sizes: FloatArray, cohort: float, floor: float, ceilings: FloatArray
+) -> FloatArray:
+    """Takes the solver's last rounding error out of the cohort, from the rates that have room for it."""
+    for _ in itertools.repeat(None, 20):
+        missing = cohort - (rates * sizes).sum()
+        room = (ceilings - rates) if missing > 0 else (rates - floor)
+        if abs(missing) <= 1e-12 * cohort or not (room * sizes).sum():
+            break
+        rates = np.clip(rates + missing * room / (room * sizes).sum(), floor, ceilings)
+    return rates
+
+
+def sample_rates(
+    groups: Grouping, *, participation: float, num_rounds: int, accountant: Accountant
+) -> tuple[float, tuple[float, ...]]:
+    """IDP-FedAvg's *Sample*: one noise multiplier, and the largest rate that it allows each group; returns both.
+
+    There is no cap on a rate but 1. The rates are rounded down to keep the budgets, so the cohort may fall short by one part in a
+    hundred thousand.
+    """
+    sizes = _sizes(groups)
+    cohort = participation * sizes.sum()
+    budgets = tuple(zip(groups.epsilons, groups.deltas, strict=True))
+
+    def shortfall(log_noise: float) -> float:
+        rates = [
+            rough_sampling_rate(
+                noise_multiplier=math.exp(log_noise),
+                epsilon=epsilon,
+                delta=delta,
+                num_rounds=num_rounds,
+                accountant=accountant,
+            )
+            for epsilon, delta in budgets
+        ]
+        return math.log((np.array(rates) * sizes).sum() / cohort)
+
+    uniform_noise = [
+        math.log(
+            rough_noise_multiplier(
+                epsilon=epsilon, delta=delta, sampling_rate=participation, num_rounds=num_rounds, accountant=accountant
+            )
+        )
+        for epsilon, delta in budgets
+    ]
+    # At the largest of these every group may take part at least at the uniform rate, at the smallest at most.
+    low, high = min(uniform_noise) - 1e-3, max(uniform_noise) + 1e-3
+    log_noise = float(optimize.brentq(shortfall, low, high, xtol=1e-6))
+    noise_multiplier = math.exp(log_noise)
+    rates = tuple(
+        sampling_rate_for(
+            noise_multiplier=noise_multiplier,
+            epsilon=epsilon,
+            delta=delta,
+            num_rounds=num_rounds,
+            accountant=accountant,
+        )
+        for epsilon, delta in budgets
+    )
+    return noise_multiplier, rates

@@ -1,0 +1,159 @@
+"""Who learns how much: the server's epsilon, the whole system's, and a person's who sits in several clients.
+
+Place: beside the accountant; a plan prints all of these next to the release epsilon.
+
+The release epsilon (`accountant.epsilon_of`) holds against whoever sees only the released models. It is small because the sample
+is secret. The server draws the sample, so against the server a client that took part k times has made k Gaussian releases
+without any amplification: `server_epsilon`.
+
+A person with records in several clients loses more than one client does. Within one noisy sum the clients' shifts add up under one
+noise draw (a mixture of Gaussians, sensitivities 0, 1, 2, ...); across sums the losses compose. Neither is what adding epsilons
+gives, and composing same-sum clients as if their noise were independent would be wrong: `person_epsilon` does both right.
+
+Guarantees (tests of the same name):
+  server_epsilon_is_exact         equals the analytic Gaussian epsilon of k releases.
+  cap_bounds_every_client         no participation count above the cap is possible, and its epsilon is the reported one.
+  one_client_per_person_is_the_release_epsilon
+  same_sum_is_not_composition     at rate 1 two clients of one sum cost what half the noise costs.
+  person_is_at_most_group_privacy   never above adding epsilons at (1 + e^eps) delta.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.privacy.accountant import check_delta, gaussian_epsilon, grid_interval
+
+__all__ = [
+    "LinkedSum",
+    "ServerView",
+    "max_participations_for",
+    "person_epsilon",
+    "server_epsilon",
+    "server_view",
+]
+
+_MAX_PARTICIPATIONS = 1_000_000
+_PERSON_RELATIVE_ERROR = 5e-4
+
+
+def server_epsilon(*, noise_multiplier: float, num_participations: int, delta: float) -> float:
+    """Epsilon against the server, which knows the samples, of a client that took part ``num_participations`` times."""
+    check_delta(delta)
+    if num_participations < 0:
+        raise InputError(f"expected num_participations >= 0, got num_participations={num_participations}")
+    return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_participations, delta=delta)
+
+
+def max_participations_for(*, noise_multiplier: float, epsilon: float, delta: float) -> int:
+    """How often a client may take part until its loss against the server would exceed ``epsilon``."""
+
+    def allowed(count: int) -> bool:
+        return server_epsilon(noise_multiplier=noise_multiplier, num_participations=count, delta=delta) <= epsilon
+
+    if not allowed(1):
+        return 0
+    most, too_many = 1, 2
+    while allowed(too_many) and too_many <= _MAX_PARTICIPATIONS:
+        most, too_many = too_many, too_many * 2
+    while too_many - most > 1:
+        middle = (most + too_many) // 2
+        most, too_many = (middle, too_many) if allowed(middle) else (most, middle)
+    return min(most, _MAX_PARTICIPATIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerView:
+    """Participations of a client and what they cost it against the server: on average (rounded up), for 99 in 100 clients, at most."""
+
+    mean_participations: int
+    p99_participations: int
+    max_participations: int
+    epsilon_mean: float
+    epsilon_p99: float
+    epsilon_max: float
+
+
+def server_view(
+    *, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float, max_participations: int | None = None
+) -> ServerView:
+    """What the server learns of a client; ``max_participations`` is the cap that the sampler enforces, if there is one.
+
+    With a cap the release epsilon still holds: given all that was released before, a capped client is sampled with a probability
+    of at most ``sampling_rate``, and the loss grows with the rate.
+    """
+    if max_participations is not None and max_participations < 1:
+        raise InputError(f"expected max_participations >= 1, got max_participations={max_participations}")
+    most = num_rounds if max_participations is None else min(max_participations, num_rounds)
+    counts = (
+        min(math.ceil(num_rounds * sampling_rate - 1e-9), most),
+        min(int(stats.binom.ppf(0.99, num_rounds, sampling_rate)), most),
+        most,
+    )
+    mean, p99, largest = (
+        server_epsilon(noise_multiplier=noise_multiplier, num_participations=count, delta=delta) for count in counts
+    )
+    return ServerView(
+        mean_participations=counts[0],
+        p99_participations=counts[1],
+        max_participations=counts[2],
+        epsilon_mean=mean,
+        epsilon_p99=p99,
+        epsilon_max=largest,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedSum:
+    """One noisy sum and the clients of one person in it: for each its sampling rate and its noise multiplier in that sum."""
+
+    sampling_rates: tuple[float, ...]
+    noise_multipliers: tuple[float, ...]
+
+
+def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) -> float:
+    """Epsilon of removing one person who sits in all the listed clients, by PLD, against whoever sees only the released models."""
+    from dp_accounting.pld import privacy_loss_distribution as distributions
+
+    check_delta(delta)
+    occupied = [linked for linked in sums if linked.sampling_rates]
+    if not occupied:
+        return 0.0
+    if any(noise == 0 for linked in occupied for noise in linked.noise_multipliers):
+        return math.inf
+    interval = grid_interval(1.0, num_rounds * len(occupied), _PERSON_RELATIVE_ERROR)
+    total = None
+    for linked in occupied:
+        sensitivities, probabilities = _shifts(linked)
+        composed = distributions.from_mixture_gaussian_mechanism(
+            standard_deviation=1.0,
+            sensitivities=sensitivities,
+            sampling_probs=probabilities,
+            value_discretization_interval=interval,
+        ).self_compose(num_rounds)
+        total = composed if total is None else total.compose(composed)
+    assert total is not None  # noqa: S101 - there is at least one sum
+    spent = float(total.get_epsilon_for_delta(delta))
+    if math.isinf(spent):
+        raise PrivacyError(
+            f"the person-level epsilon cannot be resolved at delta={delta:g}: raise delta, or declare fewer clients per person"
+        )
+    return spent
+
+
+def _shifts(linked: LinkedSum) -> tuple[list[float], list[float]]:
+    """All sizes by which the person's clients may shift the sum in one round, in noise stds, with their probabilities."""
+    chances: dict[float, float] = {}
+    clients = tuple(zip(linked.sampling_rates, linked.noise_multipliers, strict=True))
+    for taken in itertools.product((False, True), repeat=len(clients)):
+        # Summed in sorted order, so that equal sets of shifts give the same float.
+        size = math.fsum(1 / noise for (_, noise), taking in zip(clients, taken, strict=True) if taking)
+        chance = math.prod(rate if taking else 1 - rate for (rate, _), taking in zip(clients, taken, strict=True))
+        chances[size] = chances.get(size, 0.0) + chance
+    present = {size: chance for size, chance in sorted(chances.items()) if chance > 0}
+    norm = math.fsum(present.values())
+    return list(present), [chance / norm for chance in present.values()]

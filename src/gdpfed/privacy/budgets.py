@@ -1,0 +1,229 @@
+"""What every client allows.
+
+Place: the entrance of the flow. `read_budgets` takes a CSV, JSON or Parquet file, `parse_compact` a text such as
+``2000@0.5,2000@1.5,2000@3``; both give `Budgets`, which validates itself.
+
+A file has a row for each client: ``client`` (any label, once), ``epsilon`` (above 0), and, if wanted, ``delta`` (its own failure
+probability; empty for the common one) and ``group`` (used only when the groups are given).
+
+Guarantees (tests of the same name):
+  every_client_once         a duplicate label is refused.
+  every_budget_is_usable    zero, negative, NaN or infinite epsilons and deltas outside (0, 1) are refused, with row and client.
+  formats_agree             the same clients read from CSV, JSON and Parquet give equal budgets.
+"""
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import InputError, MissingExtraError, suggestion
+
+__all__ = ["Budgets", "looks_compact", "parse_compact", "read_budgets"]
+
+MAX_CLIENTS = 10_000_000
+_COLUMNS = ("client", "epsilon", "delta", "group")
+_COMPACT_PART = re.compile(r"\s*(?P<count>[^@,\s]+)\s*@\s*(?P<epsilon>[^@,\s]+)\s*")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Budgets:
+    """A budget for every client, in the clients' own order.
+
+    ``deltas`` is NaN for a client without one of its own. ``clients`` is None for clients that are only counted, and
+    ``groups`` is None unless the source names a group for each client.
+    """
+
+    epsilons: NDArray[np.float64]
+    deltas: NDArray[np.float64]
+    clients: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.epsilons):
+            raise InputError("expected at least one client with a budget, got none")
+        if len(self.deltas) != len(self.epsilons):
+            raise InputError(f"expected a delta for each of {len(self.epsilons)} clients, got {len(self.deltas)}")
+        for name, labels in (("client", self.clients), ("group", self.groups)):
+            if labels is not None and len(labels) != len(self.epsilons):
+                raise InputError(f"expected a {name} for each of {len(self.epsilons)} budgets, got {len(labels)}")
+        self._refuse(~(np.isfinite(self.epsilons) & (self.epsilons > 0)), self.epsilons, "a finite epsilon > 0", "epsilon")
+        own = ~np.isnan(self.deltas)
+        self._refuse(own & ~((self.deltas > 0) & (self.deltas < 1)), self.deltas, "0 < delta < 1", "delta")
+        if self.clients is not None and len(set(self.clients)) < len(self.clients):
+            label, times = Counter(self.clients).most_common(1)[0]
+            raise InputError(f"expected every client once, got client={label!r} {times} times: keep one row for each client")
+
+    def _refuse(self, bad: NDArray[np.bool_], values: NDArray[np.float64], expected: str, field: str) -> None:
+        if bad.any():
+            first = int(np.argmax(bad))
+            more = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+            raise InputError(f"expected {expected}, got {field}={values[first]:g} for client {self.label(first)!r}{more}")
+
+    def __len__(self) -> int:
+        return len(self.epsilons)
+
+    def label(self, index: int) -> str:
+        """The name of a client, by its place."""
+        return str(index) if self.clients is None else self.clients[index]
+
+    def deltas_or(self, default: float) -> NDArray[np.float64]:
+        """Every client's delta: its own, or ``default``."""
+        return np.where(np.isnan(self.deltas), default, self.deltas)
+
+    @property
+    def default_delta(self) -> float:
+        """The paper's choice, ``num_clients ** -1.1``."""
+        if len(self) == 1:
+            raise InputError("expected --delta for a single client: the default num_clients ** -1.1 would be 1")
+        return float(len(self)) ** -1.1
+
+
+def looks_compact(text: str) -> bool:
+    """Whether ``text`` is meant as ``COUNT@EPSILON,...`` rather than as a file."""
+    return "@" in text
+
+
+def parse_compact(text: str) -> Budgets:
+    """Reads ``2000@0.5,2000@1.5,2000@3``: so many clients at each epsilon."""
+    counts: list[int] = []
+    epsilons: list[float] = []
+    for part in text.split(","):
+        match = _COMPACT_PART.fullmatch(part)
+        if match is None:
+            raise InputError(f"expected COUNT@EPSILON, such as 2000@0.5, got {part.strip()!r}")
+        counts.append(_count(match["count"], part))
+        epsilons.append(_number(match["epsilon"], field="epsilon", where=f"in {part.strip()!r}"))
+    if sum(counts) > MAX_CLIENTS:
+        raise InputError(f"expected at most {MAX_CLIENTS} clients, got {sum(counts)}")
+    return Budgets(epsilons=np.repeat(epsilons, counts), deltas=np.full(sum(counts), math.nan))
+
+
+def _count(text: str, part: str) -> int:
+    try:
+        count = int(text.replace("_", ""))
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise InputError(f"expected a whole number of clients >= 1 before '@', got {text!r} in {part.strip()!r}")
+    return count
+
+
+def _number(value: object, *, field: str, where: str) -> float:
+    """A float from a cell; a missing one is NaN, a word is refused."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"expected a number as {field}, got {value!r} {where}")
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        raise InputError(f"expected a number as {field}, got {value!r} {where}") from None
+
+
+def read_budgets(path: str | Path) -> Budgets:
+    """Reads the clients' budgets from a ``.csv``, ``.json`` or ``.parquet`` file."""
+    path = Path(path)
+    readers = {".csv": _csv_columns, ".json": _json_columns, ".parquet": _parquet_columns}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"expected a file that ends in .csv, .json or .parquet, got {str(path)!r}")
+    if not path.is_file():
+        raise InputError(f"expected a budgets file, got {str(path)!r}, which is not there: check the path")
+    try:
+        columns = reader(path)
+    except UnicodeDecodeError:
+        raise InputError(f"expected text (UTF-8) in {str(path)!r}, got binary data: export it as {path.suffix} again") from None
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    return _budgets(columns, source=str(path))
+
+
+def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
+    for required in ("client", "epsilon"):
+        if required not in columns:
+            found = ", ".join(repr(name) for name in columns) or "no columns"
+            near = next((name for name in columns if suggestion(name, [required])), None)
+            hint = f" (rename {near!r} to {required!r}?)" if near is not None else ""
+            raise InputError(f"expected a column {required!r} in {source!r}, found {found}{hint}")
+    unknown = [name for name in columns if name not in _COLUMNS]
+    if unknown:
+        hint = suggestion(unknown[0], _COLUMNS)
+        raise InputError(
+            f"unknown column {unknown[0]!r} in {source!r}{hint}: expected client, epsilon and optionally delta, group"
+        )
+    if not len(columns["epsilon"]):
+        raise InputError(f"expected a row for each client in {source!r}, got none: the file has no rows")
+    epsilons = _numbers(columns["epsilon"], field="epsilon", source=source)
+    absent = [math.nan] * len(epsilons)
+    deltas = _numbers(columns["delta"], field="delta", source=source) if "delta" in columns else absent
+    groups = tuple(str(value) for value in columns["group"]) if "group" in columns else None
+    return Budgets(
+        epsilons=np.array(epsilons),
+        deltas=np.array(deltas),
+        clients=tuple(str(value) for value in columns["client"]),
+        groups=groups,
+    )
+
+
+def _numbers(values: Iterable[Any], *, field: str, source: str) -> list[float]:
+    return [_number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(values, start=1)]
+
+
+def _csv_columns(path: Path) -> dict[str, list[Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            rows = [row for row in csv.reader(file) if row]
+        except csv.Error as error:
+            raise InputError(f"expected comma-separated text in {str(path)!r}: {error}") from None
+    if any("\0" in cell for row in rows[:100] for cell in row):
+        raise InputError(f"expected text in {str(path)!r}, got binary data: export it as .csv again")
+    if not rows:
+        raise InputError(f"expected a header line 'client,epsilon' in {str(path)!r}, got an empty file")
+    header = [name.strip().lower() for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise InputError(f"expected {len(header)} fields in line {number} of {str(path)!r}, got {len(row)}")
+    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(header)}
+
+
+def _json_columns(path: Path) -> dict[str, list[Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.strip():
+        raise InputError(f"expected JSON in {str(path)!r}, got an empty file")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"expected JSON in {str(path)!r}: {error}") from None
+    if isinstance(content, dict):
+        content = [{"client": name, "epsilon": value} for name, value in content.items()]
+    if not (isinstance(content, list) and all(isinstance(row, dict) for row in content)):
+        raise InputError(
+            f'expected a list of {{"client": ..., "epsilon": ...}} or an object {{client: epsilon}} in {str(path)!r}'
+        )
+    names = list(dict.fromkeys(name for row in content for name in row))
+    if not content:
+        names = ["client", "epsilon"]
+    return {name: [row.get(name) for row in content] for name in names}
+
+
+def _parquet_columns(path: Path) -> dict[str, list[Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="pyarrow", extra="parquet", purpose="reading a Parquet file") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"expected a Parquet file at {str(path)!r}: {str(error).splitlines()[0]}") from None
+    columns: dict[str, list[Any]] = table.to_pydict()
+    return columns
