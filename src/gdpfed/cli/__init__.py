@@ -1,0 +1,79 @@
+"""The command line: each command is a few lines over a public function, and every error is one line and exit code 2.
+
+Place: the outermost layer. Commands are imported when they are called for, so that `gdpfed --help` needs neither torch nor flwr.
+"""
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from gdpfed import __version__
+from gdpfed.cli.account import account
+from gdpfed.cli.plan import plan_app, verify
+from gdpfed.cli.reproduce import reproduce_app
+from gdpfed.errors import GdpfedError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gdpfed",
+    help="Federated learning for clients who ask for different amounts of privacy.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(plan_app, name="plan")
+app.command()(verify)
+app.command()(account)
+app.add_typer(reproduce_app, name="reproduce")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gdpfed {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write("error: " + " ".join(str(message).split()) + "\n")
+    return 2
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 2 an error that the message explains, 130 interrupted."""
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code: Any = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except GdpfedError as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has left; standard output must not be flushed again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # What the option parser raises has a message for the user; anything else is a defect, and keeps its traceback.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
+            raise
+        return _fail(explain())

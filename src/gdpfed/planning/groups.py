@@ -88,16 +88,16 @@ def group_everyone(budgets: Budgets, default_delta: float) -> Grouping:
 def group_given(budgets: Budgets, default_delta: float) -> Grouping:
     """The groups that the source names, strictest first."""
     if budgets.groups is None:
-        raise InputError("expected a column 'group' in the budgets file for given groups, found none: add it, or choose another rule")
+        raise InputError(
+            "expected a column 'group' in the budgets file for given groups, found none: add it, or choose another rule"
+        )
     labels, first = np.unique(np.array(budgets.groups), return_inverse=True)
     strictest = np.full(len(labels), np.inf)
     np.minimum.at(strictest, first, budgets.epsilons)
     order = np.argsort(strictest, kind="stable")
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(len(labels))
-    return _grouping(
-        budgets, rank[first], default_delta, rule="given", names=[str(labels[place]) for place in order]
-    )
+    return _grouping(budgets, rank[first], default_delta, rule="given", names=[str(labels[place]) for place in order])
 
 
 def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float]) -> Grouping:
@@ -146,7 +146,9 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
 
 def _check_min_size(min_size: int, num_clients: int) -> None:
     if not 1 <= min_size <= num_clients:
-        raise InputError(f"expected min_group_size between 1 and the {num_clients} clients, got min_group_size={min_size}")
+        raise InputError(
+            f"expected min_group_size between 1 and the {num_clients} clients, got min_group_size={min_size}"
+        )
 
 
 def pooled_value(sizes: FloatArray, signal_per_client: FloatArray) -> FloatArray:

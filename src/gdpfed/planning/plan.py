@@ -185,7 +185,9 @@ class Plan:
                     f"noise_multiplier * clip_norm * scale must be equal"
                 )
             if any(group.keep_fraction < 1 for group in self.groups):
-                raise InputError("expected keep_fraction 1 in a pooled plan: there is no sum of a single group to sparsify")
+                raise InputError(
+                    "expected keep_fraction 1 in a pooled plan: there is no sum of a single group to sparsify"
+                )
 
     @property
     def is_private(self) -> bool:
@@ -315,9 +317,7 @@ class Plan:
             places = itertools.combinations_with_replacement(range(len(self.groups)), self.clients_per_person)
             for chosen in places:
                 counts = Counter(chosen)
-                spread.append(
-                    tuple(min(counts[place], group.num_clients) for place, group in enumerate(self.groups))
-                )
+                spread.append(tuple(min(counts[place], group.num_clients) for place, group in enumerate(self.groups)))
         unique = tuple(dict.fromkeys(spread))
         if len(unique) > _MAX_ALLOCATIONS:
             raise InputError(
@@ -354,7 +354,9 @@ class Plan:
             return
         if claimed is None or actual is None or abs(claimed - actual) > _CLAIM_TOLERANCE * actual:
             now = accountant_version()
-            made_by = f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
+            made_by = (
+                f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
+            )
             raise PrivacyError(
                 f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make the plan again"
             )
@@ -390,9 +392,7 @@ def _person(plan: Plan) -> float:
 
 def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:
     separate = [
-        LinkedSum(
-            sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count
-        )
+        LinkedSum(sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count)
         for group, count in zip(plan.groups, counts, strict=True)
     ]
     if plan.release == "per-group":
@@ -409,7 +409,9 @@ def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
     """Each client's group under a plan; raises PrivacyError if the plan does not keep some client's budget."""
     if plan.grouping == "given":
         if budgets.groups is None:
-            raise InputError("the plan's groups were given by a column 'group', which these budgets lack: use the same file")
+            raise InputError(
+                "the plan's groups were given by a column 'group', which these budgets lack: use the same file"
+            )
         names = {group.name: place for place, group in enumerate(plan.groups)}
         unknown = sorted(set(budgets.groups) - set(names))
         if unknown:
@@ -418,7 +420,11 @@ def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
     else:
         order = np.argsort([group.epsilon for group in plan.groups], kind="stable")
         edges = np.array([plan.groups[index].epsilon for index in order])
-        position = np.searchsorted(edges, budgets.epsilons, side="right") - 1 if plan.is_private else np.zeros(len(budgets), int)
+        position = (
+            np.searchsorted(edges, budgets.epsilons, side="right") - 1
+            if plan.is_private
+            else np.zeros(len(budgets), int)
+        )
         if (position < 0).any():
             strict = int(np.argmin(budgets.epsilons))
             raise PrivacyError(

@@ -79,7 +79,12 @@ class ServerView:
 
 
 def server_view(
-    *, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float, max_participations: int | None = None
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    num_rounds: int,
+    delta: float,
+    max_participations: int | None = None,
 ) -> ServerView:
     """What the server learns of a client; ``max_participations`` is the cap that the sampler enforces, if there is one.
 

@@ -55,18 +55,24 @@ class Budgets:
         for name, labels in (("client", self.clients), ("group", self.groups)):
             if labels is not None and len(labels) != len(self.epsilons):
                 raise InputError(f"expected a {name} for each of {len(self.epsilons)} budgets, got {len(labels)}")
-        self._refuse(~(np.isfinite(self.epsilons) & (self.epsilons > 0)), self.epsilons, "a finite epsilon > 0", "epsilon")
+        self._refuse(
+            ~(np.isfinite(self.epsilons) & (self.epsilons > 0)), self.epsilons, "a finite epsilon > 0", "epsilon"
+        )
         own = ~np.isnan(self.deltas)
         self._refuse(own & ~((self.deltas > 0) & (self.deltas < 1)), self.deltas, "0 < delta < 1", "delta")
         if self.clients is not None and len(set(self.clients)) < len(self.clients):
             label, times = Counter(self.clients).most_common(1)[0]
-            raise InputError(f"expected every client once, got client={label!r} {times} times: keep one row for each client")
+            raise InputError(
+                f"expected every client once, got client={label!r} {times} times: keep one row for each client"
+            )
 
     def _refuse(self, bad: NDArray[np.bool_], values: NDArray[np.float64], expected: str, field: str) -> None:
         if bad.any():
             first = int(np.argmax(bad))
             more = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-            raise InputError(f"expected {expected}, got {field}={values[first]:g} for client {self.label(first)!r}{more}")
+            raise InputError(
+                f"expected {expected}, got {field}={values[first]:g} for client {self.label(first)!r}{more}"
+            )
 
     def __len__(self) -> int:
         return len(self.epsilons)
@@ -141,7 +147,9 @@ def read_budgets(path: str | Path) -> Budgets:
     try:
         columns = reader(path)
     except UnicodeDecodeError:
-        raise InputError(f"expected text (UTF-8) in {str(path)!r}, got binary data: export it as {path.suffix} again") from None
+        raise InputError(
+            f"expected text (UTF-8) in {str(path)!r}, got binary data: export it as {path.suffix} again"
+        ) from None
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     return _budgets(columns, source=str(path))
@@ -175,7 +183,9 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
 
 
 def _numbers(values: Iterable[Any], *, field: str, source: str) -> list[float]:
-    return [_number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(values, start=1)]
+    return [
+        _number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(values, start=1)
+    ]
 
 
 def _csv_columns(path: Path) -> dict[str, list[Any]]:

@@ -28,6 +28,7 @@ from gdpfed.privacy.accountant import (
     check_delta,
     epsilon_of,
     grid_interval,
+    rough_rdp_epsilon,
 )
 from gdpfed.privacy.cache import remembered
 
@@ -110,7 +111,13 @@ def _bracketed_root(
 
 
 def _rough_pld(
-    mechanism: Callable[[float], SampledGaussian], guess: float, *, low: float, high: float, epsilon: float, delta: float
+    mechanism: Callable[[float], SampledGaussian],
+    guess: float,
+    *,
+    low: float,
+    high: float,
+    epsilon: float,
+    delta: float,
 ) -> tuple[float, float] | None:
     """The logarithm of the calibrated parameter to about 1e-5, from coarse grids, and the slope there."""
     num_rounds = mechanism(guess).num_rounds
@@ -215,7 +222,9 @@ def noise_multiplier_for(
     check_delta(delta)
     SampledGaussian(noise_multiplier=1.0, sampling_rate=sampling_rate, num_rounds=num_rounds)
     if sampling_rate == 0:
-        raise InputError("expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise")
+        raise InputError(
+            "expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise"
+        )
     _check_delta_means_something(delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds)
     return _noise_multiplier_for(
         epsilon=float(epsilon),
@@ -333,18 +342,46 @@ def _bisected(allowed: Callable[[int], bool], most: int, too_many: int) -> int:
     return most
 
 
+def _rough(
+    mechanism: Callable[[float], SampledGaussian],
+    guess: float,
+    *,
+    low: float,
+    high: float,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant,
+) -> float | None:
+    """The logarithm of the calibrated parameter: to 1e-4 by PLD, to some per mille by RDP; None where a full search is called for."""
+    if mechanism(high).sampling_rate == 1:
+        return None
+    if accountant == "pld":
+        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta)
+    else:
+
+        def excess(x: float) -> float:
+            return math.log(min(max(rough_rdp_epsilon(mechanism(x), delta=delta), 1e-300), 1e300)) - math.log(epsilon)
+
+        found = _bracketed_root(excess, guess, low=low, high=high, tolerance=1e-5)
+    return None if found is None else found[0]
+
+
 @remembered
 def rough_noise_multiplier(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
 ) -> float:
-    """The noise multiplier to about 1e-4, for choosing groups and rates; never for a mechanism that runs."""
-    guess = _guess_noise(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    low, high = math.log(_NOISE_RANGE[0]), math.log(_NOISE_RANGE[1])
-    mechanism = _mechanism_of_noise(sampling_rate, num_rounds)
-    if accountant == "pld" and sampling_rate < 1:
-        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta)
-        if found is not None:
-            return math.exp(found[0])
+    """About the noise multiplier, quickly, for choosing groups and rates; never for a mechanism that runs."""
+    found = _rough(
+        _mechanism_of_noise(sampling_rate, num_rounds),
+        _guess_noise(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds),
+        low=math.log(_NOISE_RANGE[0]),
+        high=math.log(_NOISE_RANGE[1]),
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+    )
+    if found is not None:
+        return math.exp(found)
     return noise_multiplier_for(
         epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
     )
@@ -354,21 +391,21 @@ def rough_noise_multiplier(
 def rough_sampling_rate(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
 ) -> float:
-    """The sampling rate to about 1e-4, for choosing a common noise; never for a mechanism that runs."""
-    if accountant == "pld" and not _always_taking_part_is_allowed(
+    """About the sampling rate, quickly, for choosing a common noise; never for a mechanism that runs."""
+    if not _always_taking_part_is_allowed(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
     ):
-        guess = _guess_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, num_rounds=num_rounds)
-        found = _rough_pld(
+        found = _rough(
             _mechanism_of_rate(noise_multiplier, num_rounds),
-            guess,
+            _guess_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, num_rounds=num_rounds),
             low=math.log(_RATE_RANGE[0]),
             high=-1e-9,
             epsilon=epsilon,
             delta=delta,
+            accountant=accountant,
         )
         if found is not None:
-            return math.exp(found[0])
+            return math.exp(found)
     return sampling_rate_for(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
     )

@@ -66,9 +66,7 @@ def round_curve(epsilons: FloatArray, direction: Direction) -> FloatArray:
             deltas = np.where(epsilons > math.log1p(-rate), sampled, -np.expm1(epsilons))
         else:
             room = -np.expm1(epsilons + math.log1p(-rate))
-            sampled = room * _gaussian_delta(
-                epsilons + math.log(rate) - np.log(room), direction.noise_multiplier
-            )
+            sampled = room * _gaussian_delta(epsilons + math.log(rate) - np.log(room), direction.noise_multiplier)
             deltas = np.where(room > 0, sampled, 0.0)
     return np.clip(deltas, 0.0, 1.0)
 
@@ -88,9 +86,7 @@ def _round_losses(direction: Direction, grid_interval: float) -> pld_pmf.PLDPmf:
     low, high = _amplified(-largest, direction.sampling_rate), _amplified(largest, direction.sampling_rate)
     if not direction.removed:
         low, high = -high, -low
-    interval = grid_interval * 2.0 ** math.ceil(
-        max(0.0, math.log2((high - low) / grid_interval / _MAX_GRID_POINTS))
-    )
+    interval = grid_interval * 2.0 ** math.ceil(max(0.0, math.log2((high - low) / grid_interval / _MAX_GRID_POINTS)))
     first, last = math.floor(low / interval), math.ceil(high / interval)
     deltas = round_curve(np.arange(first, last + 1) * interval, direction)
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)

@@ -1,0 +1,52 @@
+# Two targets for newcomers: `make run` shows the tool at work, `make test` checks everything. Both set up what they need, in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PRESETS := fmnist svhn cifar10 shakespeare
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test format docs bench constraints clean
+
+run: $(VENV)/run-ready
+	@for preset in $(PRESETS); do $(BIN)/gdpfed plan $$preset && echo || exit 1; done
+	@$(BIN)/gdpfed plan compare $(PRESETS) --plot gdpfed-results/plans.png
+	@echo
+	@echo "Try next:"
+	@echo "  $(BIN)/gdpfed plan 500@0.8,300@2,200@5 --method pooled --rounds 100 --participation 0.05 --out plan.toml"
+	@echo "  $(BIN)/gdpfed account --rate 0.02 --rounds 50 --epsilon 0.5 --delta 1e-5"
+	@echo "  $(BIN)/gdpfed reproduce noise"
+
+test: $(VENV)/test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
+
+format: $(VENV)/test-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/test-ready
+	$(BIN)/python -m tests.generate_docs
+
+bench: $(VENV)/test-ready
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py
+
+constraints: $(VENV)/test-ready
+	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude gdpfed | sed 's/+cpu//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) dist gdpfed-results
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("gdpfed needs Python 3.11 or later: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[plots]'
+	@touch $@
+
+$(VENV)/test-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $@

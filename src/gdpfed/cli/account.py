@@ -1,0 +1,123 @@
+"""`gdpfed account`: of rate, noise, rounds and epsilon, any three give the fourth."""
+
+from typing import Annotated
+
+import typer
+
+from gdpfed.cli import options
+from gdpfed.cli.show import console, print_json, rounded_up, table
+from gdpfed.errors import InputError
+from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version, check_accountant, epsilon_of
+from gdpfed.privacy.adversaries import max_participations_for, server_view
+from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
+
+__all__ = ["account"]
+
+
+def account(
+    delta: Annotated[float, typer.Option("--delta", help="Failure probability.")],
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Probability that a client takes part in a round.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="Noise std on the sum, divided by the clip norm.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds of training.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Budget.")] = None,
+    max_participations: options.MaxParticipations = None,
+    accountant: Annotated[str, typer.Option("--accountant", help="'pld' or 'rdp'.")] = "pld",
+    as_json: options.Json = False,
+) -> None:
+    """What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is computed.
+
+    With all three of rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is fitted to.
+    """
+    judge = check_accountant(accountant)
+    missing = [
+        name
+        for name, value in (
+            ("--rate", rate),
+            ("--noise-multiplier", noise_multiplier),
+            ("--rounds", rounds),
+            ("--epsilon", epsilon),
+        )
+        if value is None
+    ]
+    if len(missing) != 1:
+        listed = ", ".join(missing) or "none"
+        raise InputError(
+            f"expected three of --rate, --noise-multiplier, --rounds, --epsilon, so that one is asked for; missing: {listed}"
+        )
+    if rounds is None and rate is not None and noise_multiplier is not None and epsilon is not None:
+        rounds = num_rounds_for(
+            noise_multiplier=noise_multiplier, sampling_rate=rate, epsilon=epsilon, delta=delta, accountant=judge
+        )
+        if rounds == 0:
+            raise InputError(
+                f"not even one round is allowed within epsilon={epsilon:g} at delta={delta:g}: raise the noise or epsilon, or lower the rate"
+            )
+    elif noise_multiplier is None and rate is not None and rounds is not None and epsilon is not None:
+        noise_multiplier = noise_multiplier_for(
+            epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=rounds, accountant=judge
+        )
+    elif rate is None and noise_multiplier is not None and rounds is not None and epsilon is not None:
+        rate = sampling_rate_for(
+            noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=rounds, accountant=judge
+        )
+    assert rate is not None and noise_multiplier is not None and rounds is not None  # noqa: S101 - one was missing, and was computed
+    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=rate, num_rounds=rounds)
+    spent = epsilon_of(mechanism, delta=delta, accountant=judge)
+    view = server_view(
+        noise_multiplier=noise_multiplier,
+        sampling_rate=rate,
+        num_rounds=rounds,
+        delta=delta,
+        max_participations=max_participations,
+    )
+    allowed = (
+        max_participations_for(noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta)
+        if epsilon is not None
+        else None
+    )
+    if as_json:
+        print_json(
+            {
+                "computed": missing[0].removeprefix("--").replace("-", "_"),
+                "sampling_rate": rate,
+                "noise_multiplier": noise_multiplier,
+                "num_rounds": rounds,
+                "delta": delta,
+                "accountant": judge,
+                "accountant_version": accountant_version(),
+                "adjacency": ADJACENCY,
+                "epsilon": epsilon,
+                "epsilon_release": spent,
+                "epsilon_server": view.epsilon_max,
+                "epsilon_server_mean": view.epsilon_mean,
+                "epsilon_server_p99": view.epsilon_p99,
+                "mean_participations": view.mean_participations,
+                "p99_participations": view.p99_participations,
+                "max_participations": view.max_participations,
+                "participations_within_epsilon_against_server": allowed,
+            }
+        )
+        return
+    rows = [
+        ["sampling rate", f"{rate:.6g}"],
+        ["noise multiplier", f"{noise_multiplier:.6f} (squared {noise_multiplier**2:.6f})"],
+        ["rounds", f"{rounds:,}"],
+        ["epsilon release", f"{rounded_up(spent, 6)}  against whoever sees only the released models"],
+        ["epsilon server, mean", f"{rounded_up(view.epsilon_mean)}  after {view.mean_participations} participations"],
+        ["epsilon server, p99", f"{rounded_up(view.epsilon_p99)}  after {view.p99_participations}"],
+        ["epsilon server, most", f"{rounded_up(view.epsilon_max)}  after {view.max_participations}"],
+    ]
+    if allowed is not None:
+        rows.append(["within the budget against the server", f"{allowed} participations"])
+    made = table(
+        f"{missing[0].removeprefix('--')} computed; delta = {delta:g}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {judge}",
+        ["", "value"],
+        rows,
+    )
+    made.columns[1].justify = "left"
+    made.columns[1].no_wrap = False
+    console().print(made)

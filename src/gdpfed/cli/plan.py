@@ -1,0 +1,188 @@
+"""`gdpfed plan`, `gdpfed plan compare` and `gdpfed verify`."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gdpfed.cli import options
+from gdpfed.cli.show import console, print_comparison, print_json, print_plan
+from gdpfed.errors import InputError
+from gdpfed.planning.methods import METHODS, check_method, make_plan
+from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
+from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.cache import without_cache
+from gdpfed.tasks.task import load_task
+
+__all__ = ["plan_app", "verify"]
+
+_DEFAULT_COMPARED = "dp-fedavg,gdpfed,gdpfed-opc,gdpfed+,pfa,idp-fedavg,idp-scale,pooled"
+
+
+class _PlanGroup(TyperGroup):
+    """`gdpfed plan SOURCE` is `gdpfed plan of SOURCE`: one may leave out the word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = ["of", *args]
+        return super().parse_args(ctx, args)
+
+
+plan_app = typer.Typer(cls=_PlanGroup, help="Plan the privacy of a federated training.", add_completion=False)
+
+
+@plan_app.command("of", epilog="See also: gdpfed plan compare --help")
+def of(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A preset (fmnist, svhn, cifar10, shakespeare), a budgets file (.csv, .json, .parquet with client,epsilon[,delta]), "
+            "a .toml file, or a text such as 2000@0.5,2000@1.5,2000@3."
+        ),
+    ],
+    method: Annotated[
+        str | None, typer.Option("--method", help=f"One of {', '.join(METHODS)}. Default: gdpfed+.")
+    ] = None,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    clip_norm: options.ClipNorm = None,
+    delta: options.Delta = None,
+    accountant: options.Accountant = None,
+    groups: options.Groups = None,
+    min_group_size: options.MinGroupSize = None,
+    rates: options.Rates = None,
+    fairness_floor: options.FairnessFloor = None,
+    noise_multipliers: options.NoiseMultipliers = None,
+    keep: options.Keep = None,
+    weights: options.Weights = None,
+    release: options.Release = None,
+    server_learning_rate: options.ServerLearningRate = None,
+    max_participations: options.MaxParticipations = None,
+    clients_per_person: options.ClientsPerPerson = None,
+    linked: options.Linked = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Save the plan as TOML.")] = None,
+    assignment: Annotated[
+        Path | None, typer.Option("--assignment", help="Save each client's group as CSV (client,group).")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compute everything anew.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """A budget for each client in; groups, rates, noise, weights and honest epsilons out."""
+    task = load_task(source)
+    settings = options.applied(
+        task.settings,
+        {
+            "method": method,
+            "num_rounds": rounds,
+            "participation": participation,
+            "clip_norm": clip_norm,
+            "delta": delta,
+            "accountant": accountant,
+            "groups": groups,
+            "min_group_size": min_group_size,
+            "rates": rates,
+            "fairness_floor": fairness_floor,
+            "noise_multipliers": noise_multipliers,
+            "keep": keep,
+            "weights": weights,
+            "release": release,
+            "server_learning_rate": server_learning_rate,
+            "max_participations": max_participations,
+            "clients_per_person": clients_per_person,
+            "linked": linked,
+        },
+    )
+    if no_cache:
+        with without_cache():
+            plan = make_plan(task.budgets, settings)
+    else:
+        plan = make_plan(task.budgets, settings)
+    if out is not None:
+        save_plan(plan, out)
+    if assignment is not None:
+        _save_assignment(plan, task.budgets, assignment)
+    if as_json:
+        print_json(plan_as_json(plan))
+    else:
+        print_plan(plan, title=task.title)
+        if out is not None:
+            console().print(f"saved to {out}; check it with: gdpfed verify {out}", soft_wrap=True)
+
+
+def _save_assignment(plan: Plan, budgets: Budgets, path: Path) -> None:
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["client", "group"])
+            writer.writerows(
+                [budgets.label(index), plan.groups[group].name] for index, group in enumerate(assign(plan, budgets))
+            )
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+@plan_app.command()
+def compare(
+    sources: Annotated[list[str], typer.Argument(help="Presets, files or texts, as for gdpfed plan.")],
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas; 'fedavg' may be among them.")
+    ] = _DEFAULT_COMPARED,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    clip_norm: options.ClipNorm = None,
+    delta: options.Delta = None,
+    accountant: options.Accountant = None,
+    fairness_floor: options.FairnessFloor = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the signal-to-noise (.png, .svg, .pdf).")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Several methods for the same budgets: signal-to-noise, noise, rates and epsilons side by side."""
+    names = [check_method(name.strip()) for name in methods.split(",")]
+    stated = {
+        "num_rounds": rounds,
+        "participation": participation,
+        "clip_norm": clip_norm,
+        "delta": delta,
+        "accountant": accountant,
+        "fairness_floor": fairness_floor,
+    }
+    changes = {name: value for name, value in stated.items() if value is not None}
+    compared: dict[str, list[Plan]] = {}
+    for source in sources:
+        task = load_task(source)
+        plans = [make_plan(task.budgets, dataclasses.replace(task.settings, method=name, **changes)) for name in names]
+        compared[task.title] = plans
+        if not as_json:
+            print_comparison(task.title, plans)
+    if plot is not None:
+        from gdpfed.results.plots import plot_methods, save_figure
+
+        save_figure(plot_methods(compared), plot)
+        if not as_json:
+            console().print(f"picture: {plot}", soft_wrap=True)
+    if as_json:
+        print_json({title: [plan_as_json(plan) for plan in plans] for title, plans in compared.items()})
+
+
+def verify(
+    plan_file: Annotated[Path, typer.Argument(help="A plan saved by gdpfed plan --out.")],
+    budgets: Annotated[
+        str | None, typer.Option("--budgets", help="Also check that the plan keeps each of these clients' budgets.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Recompute every epsilon of a plan from its mechanism, without the cache; exit code 2 if a promise does not hold."""
+    plan = load_plan(plan_file)
+    checked = None
+    if budgets is not None:
+        checked = len(assign(plan, load_task(budgets).budgets))
+    if as_json:
+        print_json({"verified": True, "clients_checked": checked, **plan_as_json(plan)})
+        return
+    print_plan(plan, title=str(plan_file))
+    suffix = f", and {checked:,} clients' budgets are kept" if checked is not None else ""
+    console().print(f"verified: every epsilon was computed anew{suffix}; plan {plan_hash(plan)[:16]}", soft_wrap=True)

@@ -1,0 +1,196 @@
+"""Plans and tables on the terminal.
+
+Place: the outermost layer. Epsilons are rounded up, never down; every table names the adjacency and the adversary of what it prints.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gdpfed.planning.plan import Guarantee, Plan
+from gdpfed.planning.plan_file import plan_hash
+from gdpfed.privacy.accountant import ADJACENCY
+
+__all__ = ["console", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
+
+# A plan's table needs this much; on a narrower terminal it is shown in two parts.
+_WIDE = 128
+
+
+def console() -> Console:
+    """Standard output; without a terminal as wide as the tables need, so that nothing is cut off."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=160)
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A cost, never understated: 0.49991 is 0.5000 at four digits."""
+    if math.isinf(value):
+        return "none"
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    made = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
+    columns = ["group", "clients", "budget", "rate %", "cohort", "noise x", "squared", "weight", "keep"]
+    columns += ["eps release", "eps server", "p99", "most", "waste"]
+    rows = []
+    for group in plan.groups:
+        view = plan.server_view(group)
+        rows.append(
+            [
+                escape(group.name),
+                f"{group.num_clients:,}",
+                f"{group.epsilon:g}" if group.is_private else "none",
+                f"{100 * group.sampling_rate:.3f}",
+                f"{group.expected_cohort:.2f}",
+                f"{group.noise_multiplier:.4f}",
+                f"{group.noise_multiplier**2:.4f}",
+                f"{group.weight:.3e}",
+                f"{group.keep_fraction:.4g}",
+                rounded_up(group.epsilon_release),
+                rounded_up(view.epsilon_mean, 2),
+                rounded_up(view.epsilon_p99, 2),
+                rounded_up(group.epsilon_server, 2),
+                f"{group.mean_waste:.3g}/{group.max_waste:.3g}",
+            ]
+        )
+    return columns, rows
+
+
+def print_plan(plan: Plan, *, title: str) -> None:
+    """A plan: its mechanism, what it costs against whom, and what to know before trusting it."""
+    out = console()
+    columns, rows = _group_rows(plan)
+    heading = (
+        f"{escape(title)}: {plan.method}, {plan.num_rounds} rounds, {plan.num_clients:,} clients, {plan.release} sums"
+    )
+    if out.width >= _WIDE:
+        out.print(table(heading, columns, rows))
+    else:
+        out.print(table(heading, columns[:9], [row[:9] for row in rows]))
+        out.print(table("what it costs", columns[:1] + columns[9:], [row[:1] + row[9:] for row in rows]))
+    out.print(_footnotes(plan), soft_wrap=True)
+
+
+def _footnotes(plan: Plan) -> str:
+    lines = []
+    if plan.is_private:
+        deltas = sorted({group.delta for group in plan.groups})
+        delta = " / ".join(f"{delta:.4g}" for delta in deltas)
+        lines += [
+            f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} ({plan.accountant_version})",
+            "eps release: against whoever sees only the released models",
+            "eps server: against the server, which knows who took part; for the mean, the 99th percentile and the largest "
+            "number of participations (" + "; ".join(_participations(plan)) + ")",
+            f"system: {_guarantee(plan.system_guarantee)}",
+        ]
+        if plan.person_guarantee is not None:
+            lines.append(f"person: {_guarantee(plan.person_guarantee)}; by PLD, one noise draw shared within a sum")
+        lines.append(
+            f"signal-to-noise {plan.signal_to_noise:.2f} a round; step {plan.step_size:.4f}; noise variance at equal step "
+            f"{plan.noise_at_equal_step:.4g} (the paper's Lambda: {plan.paper_noise_magnitude:.4g}); "
+            f"budget left unused {plan.mean_waste:.3g} a client"
+        )
+    else:
+        lines.append("no privacy: no clipping, no noise")
+    lines += [f"note: {note}" for note in _notes(plan)]
+    lines.append(f"plan {plan_hash(plan)}")
+    return "\n".join(lines)
+
+
+def _participations(plan: Plan) -> list[str]:
+    return [
+        f"{escape(group.name)}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
+        for group in plan.groups
+        for view in [plan.server_view(group)]
+    ]
+
+
+def _guarantee(guarantee: Guarantee) -> str:
+    return (
+        f"({rounded_up(guarantee.epsilon)}, {guarantee.delta:.4g}) for {guarantee.unit}, against {guarantee.adversary}"
+    )
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = []
+    failures = max(group.delta for group in plan.groups) * plan.num_clients
+    if plan.is_private and failures > 0.1:
+        notes.append(f"delta times clients is {failures:.2g}: a delta below {0.1 / plan.num_clients:.1g} is safer")
+    for group in plan.groups:
+        if group.expected_cohort < 1:
+            notes.append(
+                f"{escape(group.name)} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
+            )
+    if plan.is_private and abs(plan.step_size - 1) > 0.2:
+        notes.append(
+            f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by weights "
+            f"'inverse-variance' or by the server learning rate"
+        )
+    return notes
+
+
+def print_comparison(title: str, plans: Sequence[Plan]) -> None:
+    """Several methods for the same budgets, side by side."""
+    rows = [
+        [
+            plan.method,
+            "inf" if math.isinf(plan.signal_to_noise) else f"{plan.signal_to_noise:.2f}",
+            f"{plan.step_size:.3f}",
+            f"{plan.noise_at_equal_step:.4f}",
+            f"{plan.paper_noise_magnitude:.3f}",
+            " ".join(f"{100 * group.sampling_rate:.2f}" for group in plan.groups),
+            " ".join(f"{group.noise_multiplier:.3f}" for group in plan.groups),
+            " ".join(rounded_up(group.epsilon_release, 3) for group in plan.groups),
+            " ".join(rounded_up(plan.server_view(group).epsilon_p99, 1) for group in plan.groups),
+        ]
+        for plan in plans
+    ]
+    first = plans[0]
+    out = console()
+    out.print(
+        table(
+            f"{escape(title)}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}",
+            [
+                "method",
+                "signal/noise",
+                "step",
+                "noise",
+                "Lambda",
+                "rates %",
+                "noise x",
+                "eps release",
+                "eps server p99",
+            ],
+            rows,
+        )
+    )
+    out.print(
+        f"noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales\n"
+        f"epsilons at delta = {max(group.delta for group in first.groups):.4g}, {ADJACENCY.replace('-', ' ')}; release: against whoever "
+        f"sees only the models; server p99: against the server, for 99 in 100 clients",
+        soft_wrap=True,
+    )

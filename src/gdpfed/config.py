@@ -1,0 +1,88 @@
+"""TOML into frozen dataclasses, strictly.
+
+Place: used wherever a file becomes a value. An unknown key is an error that names the nearest known one; a value of the wrong type is an
+error that names the key; what a value may be is the dataclass's own business.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from gdpfed.errors import InputError, suggestion
+
+__all__ = ["from_mapping", "read_toml"]
+
+T = TypeVar("T")
+
+
+def read_toml(path: str | Path) -> str:
+    """The text of a TOML file."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"expected a TOML file, got {str(path)!r}, which is not there: check the path")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"expected TOML text in {str(path)!r}, got binary data") from None
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+
+
+def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
+    """Makes a ``cls`` (a dataclass) from the keys of ``mapping``."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in fields:
+            raise InputError(f"unknown key {key!r} in {source}{suggestion(key, fields)}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in mapping:
+            raise InputError(f"missing key {name!r} in {source}")
+    return cls(**{key: _value(value, hints[key], key=key, source=source) for key, value in mapping.items()})
+
+
+def _value(value: Any, hint: Any, *, key: str, source: str) -> Any:
+    """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
+    fitting = _fit(value, hint)
+    if fitting is _NO_FIT:
+        raise InputError(f"expected {key} to be {_describe(hint)}, got {value!r} in {source}")
+    return fitting
+
+
+_NO_FIT = object()
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return next((fit for fit in (_fit(value, option) for option in arguments) if fit is not _NO_FIT), _NO_FIT)
+    if origin is Literal:
+        # A word outside the list passes, so that the dataclass can say which there are.
+        return value if isinstance(value, str) else _NO_FIT
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return _NO_FIT
+        fitted = tuple(_fit(item, arguments[0]) for item in value)
+        return _NO_FIT if _NO_FIT in fitted else fitted
+    if hint is float:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _NO_FIT
+    if hint is int:
+        return value if isinstance(value, int) and not isinstance(value, bool) else _NO_FIT
+    if isinstance(hint, type) and isinstance(value, hint):
+        return value
+    return _NO_FIT
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(option) for option in arguments if option is not type(None))
+    if origin is Literal:
+        return "one of " + ", ".join(repr(word) for word in arguments)
+    if origin is tuple:
+        return f"a list of {_describe(arguments[0])}"
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(hint, str(hint))

@@ -1,0 +1,98 @@
+"""What is asked of the planner, apart from the budgets.
+
+Place: beside the budgets at the entrance of the flow: the command line and TOML files become one `PlanSettings`, which validates itself.
+A setting left at None is the method's own choice.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from gdpfed.errors import InputError, suggestion
+from gdpfed.planning.plan import RELEASES, Release
+from gdpfed.planning.weights import WEIGHTINGS, Weighting
+from gdpfed.privacy.accountant import Accountant, check_accountant, check_delta
+
+__all__ = ["AUTO_GROUPS", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
+
+# "auto" makes a group for each distinct budget up to this many, and chooses at most so many beyond.
+AUTO_GROUPS = 8
+
+GroupRule = Literal["auto", "distinct", "given"] | int | tuple[float, ...]
+RateRule = Literal["uniform", "paper", "snr", "sample"] | tuple[float, ...]
+KeepRule = Literal["none", "paper", "closed-form"] | tuple[float, ...]
+
+_GROUP_WORDS = ("auto", "distinct", "given")
+_RATE_WORDS = ("uniform", "paper", "snr", "sample")
+_KEEP_WORDS = ("none", "paper", "closed-form")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """How to plan. The defaults are those of the paper's FMNIST experiment, with a clip norm of 1."""
+
+    method: str = "gdpfed+"
+    num_rounds: int = 50
+    participation: float = 0.02
+    clip_norm: float = 1.0
+    delta: float | None = None
+    accountant: Accountant = "pld"
+    groups: GroupRule = "auto"
+    min_group_size: int = 1
+    rates: RateRule | None = None
+    fairness_floor: float = 0.25
+    noise_multipliers: tuple[float, ...] | None = None
+    keep: KeepRule | None = None
+    weights: Weighting | None = None
+    release: Release | None = None
+    learning_rate: float = 0.1
+    local_steps: int = 5
+    server_learning_rate: float = 1.0
+    max_participations: int | None = None
+    clients_per_person: int = 1
+    linked: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_accountant(self.accountant)
+        if self.delta is not None:
+            check_delta(self.delta)
+        for name in ("num_rounds", "local_steps", "min_group_size", "clients_per_person"):
+            self._expect(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number >= 1")
+        if self.max_participations is not None:
+            self._expect(
+                "max_participations",
+                isinstance(self.max_participations, int) and self.max_participations >= 1,
+                "a whole number >= 1",
+            )
+        self._expect("participation", 0 < self.participation <= 1, "a fraction of the clients above 0 and at most 1")
+        for name in ("clip_norm", "learning_rate", "server_learning_rate"):
+            value = getattr(self, name)
+            self._expect(name, math.isfinite(value) and value > 0, "a finite number > 0")
+        self._expect("fairness_floor", 0 < self.fairness_floor <= 1, "a number above 0 and at most 1")
+        for name, words in (("groups", _GROUP_WORDS), ("rates", _RATE_WORDS), ("keep", _KEEP_WORDS)):
+            self._expect_word(name, words)
+        for name, known in (("weights", WEIGHTINGS), ("release", RELEASES)):
+            self._expect_word(name, known)
+        if isinstance(self.groups, int):
+            self._expect("groups", self.groups >= 1, "at least one group")
+        if isinstance(self.rates, tuple):
+            for rate in self.rates:
+                if not 0 < rate <= 1:
+                    raise InputError(f"expected every rate above 0 and at most 1, got rates={rate}")
+        for noise in self.noise_multipliers or ():
+            if not (math.isfinite(noise) and noise > 0):
+                raise InputError(f"expected every noise multiplier finite and > 0, got noise_multipliers={noise}")
+
+    def _expect(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise InputError(f"expected {name} to be {expected}, got {name}={getattr(self, name)}")
+
+    def _expect_word(self, name: str, words: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if isinstance(value, str) and value not in words:
+            known = ", ".join(repr(word) for word in words)
+            raise InputError(f"expected {name} to be one of {known}, got {name}={value!r}{suggestion(value, words)}")
+
+    def changed(self) -> set[str]:
+        """The names of the settings that differ from their defaults."""
+        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}

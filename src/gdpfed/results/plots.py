@@ -1,0 +1,135 @@
+"""Pictures, in one style.
+
+Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the tables still print. Every line has a marker or a dash of
+its own, so that nothing is told by colour alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gdpfed.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gdpfed.planning.plan import Plan
+    from gdpfed.results.without_training import SweepLine
+
+__all__ = ["plot_methods", "plot_sampling_sweep", "save_figure"]
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_DASHES = ("-", "--", "-.", ":")
+_HATCHES = ("", "///", "...", "xxx")
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+    "figure.dpi": 150,
+    "svg.hashsalt": "gdpfed",
+}
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="matplotlib", extra="plots", purpose="drawing a picture") from None
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def save_figure(figure: "Figure", path: str | Path) -> Path:
+    """Writes a figure as its suffix says: .png, .svg or .pdf."""
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"expected a picture that ends in .png, .svg or .pdf, got {str(path)!r}")
+    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix.lower())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # No date in the file: the same numbers give the same bytes.
+        figure.savefig(path, metadata={dated: None} if dated else None)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    return path
+
+
+def plot_sampling_sweep(lines: Sequence["SweepLine"]) -> "Figure":
+    """Optimal sampling ratios against the strictest group's epsilon, a panel for each data set."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.6 * len(lines), 3.6), layout="constrained")
+        axes = figure.subplots(1, len(lines), squeeze=False)[0]
+        for axis, line in zip(axes, lines, strict=True):
+            labels = ["group 1 (varied)"] + [
+                f"group {place} (epsilon {epsilon:g})" for place, epsilon in enumerate(line.fixed_epsilons, start=2)
+            ]
+            for place, (label, rates) in enumerate(zip(labels, line.rates, strict=True)):
+                axis.plot(
+                    line.strictest_epsilons,
+                    [100 * rate for rate in rates],
+                    _DASHES[place % len(_DASHES)],
+                    color=_COLOURS[place % len(_COLOURS)],
+                    label=label,
+                )
+            axis.axvline(line.fixed_epsilons[0], color="#888888", linewidth=0.8)
+            axis.annotate(
+                "equal budgets,\nequal ratios",
+                (line.fixed_epsilons[0], axis.get_ylim()[1]),
+                xytext=(-4, -4),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=8,
+                color="#555555",
+            )
+            axis.set(
+                title=line.dataset,
+                xlabel="epsilon of group 1",
+                ylabel="sampling ratio (%)",
+                xlim=(0, None),
+                ylim=(0, None),
+            )
+            axis.legend(frameon=False, fontsize=8)
+        return figure
+
+
+def plot_methods(plans: Mapping[str, Sequence["Plan"]]) -> "Figure":
+    """Signal-to-noise of the private methods relative to DP-FedAvg, a cluster of bars for each source."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        shown = {title: [plan for plan in row if plan.is_private] for title, row in plans.items()}
+        names = list(dict.fromkeys(plan.method for row in shown.values() for plan in row))
+        figure = Figure(figsize=(max(6.4, 1.2 * len(names)), 3.8), layout="constrained")
+        axis = figure.subplots()
+        width = 0.8 / len(shown)
+        for place, (title, row) in enumerate(shown.items()):
+            by_name = {plan.method: plan.signal_to_noise for plan in row}
+            base = by_name.get("dp-fedavg", 1.0)
+            offset = (place - (len(shown) - 1) / 2) * width
+            bars = axis.bar(
+                [names.index(name) + offset for name in by_name],
+                [value / base for value in by_name.values()],
+                width * 0.92,
+                color=_COLOURS[place % len(_COLOURS)],
+                hatch=_HATCHES[place % len(_HATCHES)],
+                edgecolor="white",
+                linewidth=0.5,
+                label=title,
+            )
+            if len(shown) == 1:
+                axis.bar_label(bars, fmt="%.2f", fontsize=8)
+        axis.axhline(1.0, color="#333333", linewidth=0.8)
+        axis.set_xticks(range(len(names)), names)
+        relative = all(any(plan.method == "dp-fedavg" for plan in row) for row in shown.values())
+        axis.set_ylabel("signal-to-noise, relative to dp-fedavg" if relative else "signal-to-noise")
+        axis.grid(visible=False, axis="x")
+        axis.legend(frameon=False, ncols=len(shown), loc="upper left")
+        return figure
