@@ -38,7 +38,33 @@ _HOME = {
     "PrivacyError": "gdpfed.errors",
 }
 
-__all__ = ["__version__", *_HOME]
+__all__ = [
+    "METHODS",
+    "Budgets",
+    "GdpfedError",
+    "Group",
+    "InputError",
+    "Plan",
+    "PlanSettings",
+    "PrivacyError",
+    "SampledGaussian",
+    "Task",
+    "__version__",
+    "assign",
+    "epsilon_of",
+    "load_plan",
+    "load_task",
+    "make_plan",
+    "max_participations_for",
+    "noise_multiplier_for",
+    "num_rounds_for",
+    "parse_compact",
+    "plan_hash",
+    "read_budgets",
+    "sampling_rate_for",
+    "save_plan",
+    "server_epsilon",
+]
 
 if TYPE_CHECKING:
     from gdpfed.errors import GdpfedError, InputError, PrivacyError

@@ -1,7 +1,7 @@
 """TOML into frozen dataclasses, strictly.
 
-Place: used wherever a file becomes a value. An unknown key is an error that names the nearest known one; a value of the wrong type is an
-error that names the key; what a value may be is the dataclass's own business.
+Place: used wherever a file becomes a value. An unknown key is an error that names the nearest known one; a value of
+the wrong type is an error that names the key; what a value may be is the dataclass's own business.
 """
 
 import dataclasses

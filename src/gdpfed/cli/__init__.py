@@ -1,6 +1,7 @@
 """The command line: each command is a few lines over a public function, and every error is one line and exit code 2.
 
-Place: the outermost layer. Commands are imported when they are called for, so that `gdpfed --help` needs neither torch nor flwr.
+Place: the outermost layer. Commands are imported when they are called for, so that `gdpfed --help` needs neither torch
+nor flwr.
 """
 
 import os

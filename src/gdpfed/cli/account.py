@@ -7,7 +7,14 @@ import typer
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, rounded_up, table
 from gdpfed.errors import InputError
-from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version, check_accountant, epsilon_of
+from gdpfed.privacy.accountant import (
+    ADJACENCY,
+    Accountant,
+    SampledGaussian,
+    accountant_version,
+    check_accountant,
+    epsilon_of,
+)
 from gdpfed.privacy.adversaries import max_participations_for, server_view
 from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
 
@@ -28,9 +35,11 @@ def account(
     accountant: Annotated[str, typer.Option("--accountant", help="'pld' or 'rdp'.")] = "pld",
     as_json: options.Json = False,
 ) -> None:
-    """What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is computed.
+    """What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is
+    computed.
 
-    With all three of rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is fitted to.
+    With all three of rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is
+    fitted to.
     """
     judge = check_accountant(accountant)
     missing = [
@@ -46,25 +55,10 @@ def account(
     if len(missing) != 1:
         listed = ", ".join(missing) or "none"
         raise InputError(
-            f"expected three of --rate, --noise-multiplier, --rounds, --epsilon, so that one is asked for; missing: {listed}"
+            f"expected three of --rate, --noise-multiplier, --rounds, --epsilon, so that one is asked for; missing: "
+            f"{listed}"
         )
-    if rounds is None and rate is not None and noise_multiplier is not None and epsilon is not None:
-        rounds = num_rounds_for(
-            noise_multiplier=noise_multiplier, sampling_rate=rate, epsilon=epsilon, delta=delta, accountant=judge
-        )
-        if rounds == 0:
-            raise InputError(
-                f"not even one round is allowed within epsilon={epsilon:g} at delta={delta:g}: raise the noise or epsilon, or lower the rate"
-            )
-    elif noise_multiplier is None and rate is not None and rounds is not None and epsilon is not None:
-        noise_multiplier = noise_multiplier_for(
-            epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=rounds, accountant=judge
-        )
-    elif rate is None and noise_multiplier is not None and rounds is not None and epsilon is not None:
-        rate = sampling_rate_for(
-            noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=rounds, accountant=judge
-        )
-    assert rate is not None and noise_multiplier is not None and rounds is not None  # noqa: S101 - one was missing, and was computed
+    rate, noise_multiplier, rounds = _completed(rate, noise_multiplier, rounds, epsilon, delta=delta, judge=judge)
     mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=rate, num_rounds=rounds)
     spent = epsilon_of(mechanism, delta=delta, accountant=judge)
     view = server_view(
@@ -114,10 +108,44 @@ def account(
     if allowed is not None:
         rows.append(["within the budget against the server", f"{allowed} participations"])
     made = table(
-        f"{missing[0].removeprefix('--')} computed; delta = {delta:g}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {judge}",
+        f"{missing[0].removeprefix('--')} computed; delta = {delta:g}, {ADJACENCY.replace('-', ' ')}, Poisson "
+        f"sampling, {judge}",
         ["", "value"],
         rows,
     )
     made.columns[1].justify = "left"
     made.columns[1].no_wrap = False
     console().print(made)
+
+
+def _completed(
+    rate: float | None,
+    noise_multiplier: float | None,
+    rounds: int | None,
+    epsilon: float | None,
+    *,
+    delta: float,
+    judge: Accountant,
+) -> tuple[float, float, int]:
+    """Rate, noise and rounds, the missing one fitted to ``epsilon``."""
+    match rate, noise_multiplier, rounds, epsilon:
+        case float(), float(), None, float():
+            rounds = num_rounds_for(
+                noise_multiplier=noise_multiplier, sampling_rate=rate, epsilon=epsilon, delta=delta, accountant=judge
+            )
+            if rounds == 0:
+                raise InputError(
+                    f"not even one round is allowed within epsilon={epsilon:g} at delta={delta:g}: "
+                    f"raise the noise or epsilon, or lower the rate"
+                )
+        case float(), None, int(), float():
+            noise_multiplier = noise_multiplier_for(
+                epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=rounds, accountant=judge
+            )
+        case None, float(), int(), float():
+            rate = sampling_rate_for(
+                noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=rounds, accountant=judge
+            )
+    if rate is None or noise_multiplier is None or rounds is None:
+        raise AssertionError("exactly one was missing")
+    return rate, noise_multiplier, rounds

@@ -32,6 +32,7 @@ __all__ = [
     "Weights",
     "applied",
     "numbers",
+    "stated",
 ]
 
 Rounds = Annotated[int | None, typer.Option("--rounds", help="Rounds of training.")]
@@ -51,8 +52,8 @@ Groups = Annotated[
     str | None,
     typer.Option(
         "--groups",
-        help="'distinct' (one for each budget), a number (at most so many, chosen optimally), a list of epsilons (0.5,1.5,3), or "
-        "'given' (the file's column group). Default: distinct up to 8 budgets, chosen beyond.",
+        help="'distinct' (one for each budget), a number (at most so many, chosen optimally), a list of epsilons "
+        "(0.5,1.5,3), or 'given' (the file's column group). Default: distinct up to 8 budgets, chosen beyond.",
     ),
 ]
 MinGroupSize = Annotated[
@@ -136,8 +137,13 @@ def _linked(path: Path | None) -> tuple[tuple[str, ...], ...] | None:
     return tuple(tuple(str(client).strip() for client in row) for row in rows)
 
 
+def stated(settings: PlanSettings, changes: dict[str, Any]) -> PlanSettings:
+    """The settings with every change that is not None."""
+    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if value is not None})
+
+
 def applied(settings: PlanSettings, options: dict[str, Any]) -> PlanSettings:
-    """The settings with every stated option in place of theirs; ``options`` maps the commands' parameter names to values."""
+    """The settings with every stated option in place of theirs; ``options`` is by the settings' names."""
     noise = options.pop("noise_multipliers")
     changes = {
         **options,
@@ -147,4 +153,4 @@ def applied(settings: PlanSettings, options: dict[str, Any]) -> PlanSettings:
         "linked": _linked(options.pop("linked")),
         "noise_multipliers": numbers(noise, option="--noise-multipliers") if noise is not None else None,
     }
-    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if value is not None})
+    return stated(settings, changes)

@@ -40,8 +40,8 @@ def of(
     source: Annotated[
         str,
         typer.Argument(
-            help="A preset (fmnist, svhn, cifar10, shakespeare), a budgets file (.csv, .json, .parquet with client,epsilon[,delta]), "
-            "a .toml file, or a text such as 2000@0.5,2000@1.5,2000@3."
+            help="A preset (fmnist, svhn, cifar10, shakespeare), a budgets file (.csv, .json, .parquet with "
+            "client,epsilon[,delta]), a .toml file, or a text such as 2000@0.5,2000@1.5,2000@3."
         ),
     ],
     method: Annotated[
@@ -142,7 +142,7 @@ def compare(
 ) -> None:
     """Several methods for the same budgets: signal-to-noise, noise, rates and epsilons side by side."""
     names = [check_method(name.strip()) for name in methods.split(",")]
-    stated = {
+    stated: dict[str, Any] = {
         "num_rounds": rounds,
         "participation": participation,
         "clip_norm": clip_norm,
@@ -150,11 +150,11 @@ def compare(
         "accountant": accountant,
         "fairness_floor": fairness_floor,
     }
-    changes = {name: value for name, value in stated.items() if value is not None}
     compared: dict[str, list[Plan]] = {}
     for source in sources:
         task = load_task(source)
-        plans = [make_plan(task.budgets, dataclasses.replace(task.settings, method=name, **changes)) for name in names]
+        settings = options.stated(task.settings, stated)
+        plans = [make_plan(task.budgets, dataclasses.replace(settings, method=name)) for name in names]
         compared[task.title] = plans
         if not as_json:
             print_comparison(task.title, plans)
@@ -175,7 +175,7 @@ def verify(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Recompute every epsilon of a plan from its mechanism, without the cache; exit code 2 if a promise does not hold."""
+    """Recompute every epsilon of a plan from its mechanism; exit code 2 if a promise does not hold."""
     plan = load_plan(plan_file)
     checked = None
     if budgets is not None:

@@ -17,6 +17,8 @@ __all__ = ["reproduce_app"]
 
 reproduce_app = typer.Typer(help="The paper's tables and figures beside ours.", add_completion=False)
 
+_ALL = ",".join(PRESETS)
+
 Datasets = Annotated[str, typer.Option("--datasets", help="Data sets, separated by commas.")]
 
 
@@ -30,7 +32,7 @@ def _joined(values: Sequence[float] | None, digits: int) -> str:
 
 @reproduce_app.command()
 def sampling(
-    datasets: Datasets = ",".join(PRESETS),
+    datasets: Datasets = _ALL,
     picture: Annotated[
         Path, typer.Option("--picture", help="Where to draw the ratios against epsilon_1 (.png, .svg, .pdf).")
     ] = Path("gdpfed-results/sampling.png"),
@@ -63,7 +65,8 @@ def sampling(
         )
     )
     out.print(
-        "ours: the closed form, epsilon / sqrt(epsilon + 2 log(1/delta)) scaled to the cohort. The paper's objective varies only in its "
+        "ours: the closed form, epsilon / sqrt(epsilon + 2 log(1/delta)) scaled to the cohort. The paper's objective "
+        "varies only in its "
         "fifth digit between the two, so its solver stopped early.",
         soft_wrap=True,
     )
@@ -81,7 +84,7 @@ def _draw_sweep(picture: Path) -> str | None:
 
 
 @reproduce_app.command()
-def noise(datasets: Datasets = ",".join(PRESETS), as_json: options.Json = False) -> None:
+def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
     """The noise table, for all four data sets and both accountants, at the rates that the paper prints."""
     rows = noise_table(_names(datasets))
     if as_json:
@@ -123,7 +126,9 @@ def noise(datasets: Datasets = ",".join(PRESETS), as_json: options.Json = False)
         )
     )
     out.print(
-        "Lambda as the paper computes it: a plain mean of C^2 sigma^2 for gdpfed, a mean weighted by r^2 and k/d for the last two, so the "
-        "column compares two scales; 'at equal step' is one scale for all. The paper used RDP; its figures are rounded to 0.01.",
+        "Lambda as the paper computes it: a plain mean of C^2 sigma^2 for gdpfed, a mean weighted by r^2 and k/d for "
+        "the last two, so the "
+        "column compares two scales; 'at equal step' is one scale for all. The paper used RDP; its figures are rounded "
+        "to 0.01.",
         soft_wrap=True,
     )

@@ -1,6 +1,7 @@
 """Plans and tables on the terminal.
 
-Place: the outermost layer. Epsilons are rounded up, never down; every table names the adjacency and the adversary of what it prints.
+Place: the outermost layer. Epsilons are rounded up, never down; every table names the adjacency and the adversary of
+what it prints.
 """
 
 import json
@@ -101,16 +102,19 @@ def _footnotes(plan: Plan) -> str:
         deltas = sorted({group.delta for group in plan.groups})
         delta = " / ".join(f"{delta:.4g}" for delta in deltas)
         lines += [
-            f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} ({plan.accountant_version})",
+            f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} "
+            f"({plan.accountant_version})",
             "eps release: against whoever sees only the released models",
-            "eps server: against the server, which knows who took part; for the mean, the 99th percentile and the largest "
+            "eps server: against the server, which knows who took part; for the mean, the 99th percentile and the "
+            "largest "
             "number of participations (" + "; ".join(_participations(plan)) + ")",
             f"system: {_guarantee(plan.system_guarantee)}",
         ]
         if plan.person_guarantee is not None:
             lines.append(f"person: {_guarantee(plan.person_guarantee)}; by PLD, one noise draw shared within a sum")
         lines.append(
-            f"signal-to-noise {plan.signal_to_noise:.2f} a round; step {plan.step_size:.4f}; noise variance at equal step "
+            f"signal-to-noise {plan.signal_to_noise:.2f} a round; step {plan.step_size:.4f}; noise variance at equal "
+            f"step "
             f"{plan.noise_at_equal_step:.4g} (the paper's Lambda: {plan.paper_noise_magnitude:.4g}); "
             f"budget left unused {plan.mean_waste:.3g} a client"
         )
@@ -143,11 +147,13 @@ def _notes(plan: Plan) -> list[str]:
     for group in plan.groups:
         if group.expected_cohort < 1:
             notes.append(
-                f"{escape(group.name)} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
+                f"{escape(group.name)} has {group.expected_cohort:.2g} clients a round: raise participation or merge "
+                f"groups"
             )
     if plan.is_private and abs(plan.step_size - 1) > 0.2:
         notes.append(
-            f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by weights "
+            f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by "
+            f"weights "
             f"'inverse-variance' or by the server learning rate"
         )
     return notes
@@ -190,7 +196,8 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
     )
     out.print(
         f"noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales\n"
-        f"epsilons at delta = {max(group.delta for group in first.groups):.4g}, {ADJACENCY.replace('-', ' ')}; release: against whoever "
+        f"epsilons at delta = {max(group.delta for group in first.groups):.4g}, {ADJACENCY.replace('-', ' ')}; "
+        f"release: against whoever "
         f"sees only the models; server p99: against the server, for 99 in 100 clients",
         soft_wrap=True,
     )

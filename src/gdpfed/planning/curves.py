@@ -1,8 +1,8 @@
 """Noise as a smooth function of epsilon or of the sampling rate, for choosing groups and rates.
 
-Place: between calibration and the choices that ask for many noise multipliers. A dozen rough calibrations, joined by a monotone
-cubic in the logarithms. What is chosen with a curve is then calibrated properly, so a curve's error can cost utility, never
-privacy.
+Place: between calibration and the choices that ask for many noise multipliers. A dozen rough calibrations, joined by a
+monotone cubic in the logarithms. What is chosen with a curve is then calibrated properly, so a curve's error can cost
+utility, never privacy.
 
 Guarantees (tests of the same name):
   curves_are_close      within 0.2 % of the calibrated noise multiplier between the nodes.

@@ -1,8 +1,8 @@
 """Partition the clients by their budgets.
 
-Place: the planner's first step: budgets -> groups. A group promises its strictest member's epsilon and delta to all of its members; what
-a laxer member would have allowed beyond that is the waste, and is reported. Every rule but `given` makes groups that are contiguous
-in epsilon, so a client's group follows from its budget and the plan alone.
+Place: the planner's first step: budgets -> groups. A group promises its strictest member's epsilon and delta to all of
+its members; what a laxer member would have allowed beyond that is the waste, and is reported. Every rule but `given`
+makes groups that are contiguous in epsilon, so a client's group follows from its budget and the plan alone.
 
 Guarantees (tests of the same name):
   nobody_gets_less_than_asked   a group's epsilon and delta are at most each member's.
@@ -10,7 +10,8 @@ Guarantees (tests of the same name):
   minimum_size_is_kept          no group is smaller than asked; small ones join the stricter neighbour.
   order_does_not_matter         permuting the clients permutes the assignment.
 
-Beyond 2,048 distinct budgets boundaries are first sought on 2,048 quantiles, then moved one by one over all budgets until none improves.
+Beyond 2,048 distinct budgets boundaries are first sought on 2,048 quantiles, then moved one by one over all budgets
+until none improves.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ MAX_CANDIDATES = 2048
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-# What a group of so many clients is worth, given its signal per client (1 / noise multiplier); larger is better, groups add up.
+# What a group of so many clients is worth, given its signal per client (1 / noise multiplier); larger is better,
+# groups add up.
 GroupValue = Callable[[FloatArray, FloatArray], FloatArray]
 
 
@@ -109,7 +111,8 @@ def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float
     if (place < 0).any():
         strict = int(np.argmin(budgets.epsilons))
         raise PrivacyError(
-            f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, below the strictest group's "
+            f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, below the strictest "
+            f"group's "
             f"{sorted_edges[0]:g}: add a group at or below it"
         )
     _, assignment = np.unique(place, return_inverse=True)
@@ -191,7 +194,8 @@ def choose_groups(
 def _best_partition(
     before: FloatArray, signal: FloatArray, *, max_groups: int, min_size: int, value: GroupValue
 ) -> list[int]:
-    """Dynamic programming: ``before`` (candidates + 1,) counts the clients before each candidate; returns where groups start."""
+    """Dynamic programming: ``before`` (candidates + 1,) counts the clients before each candidate; returns where groups
+    start."""
     sizes = before[None, 1:] - before[:-1, None]
     worth = np.where(sizes >= min_size, value(np.maximum(sizes, 0.0), signal[:, None]), -np.inf)
     best = worth[0]

@@ -1,7 +1,8 @@
 """Every method under comparison, as a function from budgets to a plan.
 
-Place: the planner's top: budgets -> groups -> rates -> noise -> weights -> sparsity -> Plan. A method is a choice at each arrow; what
-`PlanSettings` states goes before the method's own choice, and what would contradict the method is refused.
+Place: the planner's top: budgets -> groups -> rates -> noise -> weights -> sparsity -> Plan. A method is a choice at
+each arrow; what `PlanSettings` states goes before the method's own choice, and what would contradict the method is
+refused.
 
     fedavg       one group, no clip, no noise: the reference without privacy
     dp-fedavg    one group at the strictest budget
@@ -11,7 +12,8 @@ Place: the planner's top: budgets -> groups -> rates -> noise -> weights -> spar
     pfa          gdpfed, the strict groups' sum projected on the lax groups'
     idp-fedavg   one noise multiplier, rates that make it fit each budget (Sample)
     idp-scale    one sum and one noise draw, clip norms in proportion to what each budget allows (Scale)
-    pooled       one sum and one noise draw, updates scaled by 1 / noise multiplier, rates for the largest signal-to-noise
+    pooled       one sum and one noise draw, updates scaled by 1 / noise multiplier, rates for the largest
+                 signal-to-noise
 
 Guarantees (tests of the same name):
   every_method_keeps_every_budget     under both accountants.
@@ -44,7 +46,8 @@ Method = Callable[[Budgets, PlanSettings], Plan]
 
 
 def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
-    """Plans ``settings.method`` for these budgets: every epsilon computed, every budget kept, or an error that says why not."""
+    """Plans ``settings.method`` for these budgets: every epsilon computed, every budget kept, or an error that says
+    why not."""
     return METHODS[check_method(settings.method)](budgets, settings)
 
 
@@ -172,7 +175,8 @@ METHODS: dict[str, Method] = {
 
 
 def two_means_split(epsilons: list[float], sizes: list[int]) -> int:
-    """Where the upper of two clusters of sorted budgets starts: the split with the least variance within (exact in one dimension)."""
+    """Where the upper of two clusters of sorted budgets starts: the split with the least variance within (exact in one
+    dimension)."""
     values, counts = np.array(epsilons), np.array(sizes, dtype=np.float64)
 
     def within(part: slice) -> float:
@@ -194,7 +198,8 @@ def _delta(budgets: Budgets, settings: PlanSettings) -> float:
 
 
 def _separate(budgets: Budgets, settings: PlanSettings, *, rates: RateRule, keep: KeepRule) -> Plan:
-    """Groups released separately (unless the settings pool them), with the method's own rates and sparsity as defaults."""
+    """Groups released separately (unless the settings pool them), with the method's own rates and sparsity as
+    defaults."""
     release = settings.release or "per-group"
     groups = _groups(budgets, settings, release=release)
     pooled_keep: KeepRule = "none" if release == "pooled" else keep

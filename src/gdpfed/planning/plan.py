@@ -1,16 +1,19 @@
 """The plan: one frozen value from which sampler, noise, aggregation and accounting are all derived.
 
-Place: what the planner makes and everything else obeys. Together with `training/rounds.py` it is the method. A `Group` says how often its
-clients take part, how their updates are bounded, how much noise their sum carries, and what that costs them; a `Plan` is
-the groups and how their sums are released. Nothing here is a secret: secrets (samples, keys, noise) are never fields.
+Place: what the planner makes and everything else obeys. Together with `training/rounds.py` it is the method. A `Group`
+says how often its clients take part, how their updates are bounded, how much noise their sum carries, and what that
+costs them; a `Plan` is the groups and how their sums are released. Nothing here is a secret: secrets (samples, keys,
+noise) are never fields.
 
 Two shapes of release:
   per-group   each group's sum is released with its own noise, of std noise_multiplier * clip_norm;
-  pooled      all groups share one sum and one noise draw. A client's clipped update is multiplied by `scale`; noise_multiplier * clip_norm *
-              scale, the noise std, is then the same for every group, and each client still has its group's noise multiplier.
+  pooled      all groups share one sum and one noise draw. A client's clipped update is multiplied by `scale`;
+              noise_multiplier * clip_norm * scale, the noise std, is then the same for every group, and each client
+              still has its group's noise multiplier.
 
 Guarantees (tests of the same name):
-  verify_recomputes_everything     from the mechanism alone, without the cache; a claim that is not what comes out is refused.
+  verify_recomputes_everything     from the mechanism alone, without the cache; a claim that is not what comes out is
+                                   refused.
   overspending_is_refused          a group whose epsilon exceeds its budget raises PrivacyError.
   pooled_noise_is_one              a pooled plan whose groups imply different noise raises PrivacyError.
   a_plan_is_a_value                equal content, equal plan, equal hash; no field can be changed.
@@ -55,9 +58,10 @@ _MAX_ALLOCATIONS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A group's part of a plan. ``epsilon`` is the promise, ``epsilon_release`` and ``epsilon_server`` what the mechanism costs.
+    """A group's part of a plan. ``epsilon`` is the promise, ``epsilon_release`` and ``epsilon_server`` what the
+    mechanism costs.
 
-    ``epsilon_server`` is that of a client which takes part as often as it possibly can. In a plan without privacy (plain FedAvg)
+    ``epsilon_server`` is that of a client which takes part as often as it can. In a plan without privacy (plain FedAvg)
     all three are infinite, the clip norm too, and the noise multiplier is 0.
     """
 
@@ -100,7 +104,8 @@ class Group:
             check_epsilon(self.epsilon, field=f"epsilon {where}")
             if not math.isfinite(self.clip_norm) or self.noise_multiplier == 0:
                 raise PrivacyError(
-                    f"expected a finite clip_norm and noise for epsilon={self.epsilon:g}, got clip_norm={self.clip_norm}, "
+                    f"expected a finite clip_norm and noise for epsilon={self.epsilon:g}, got "
+                    f"clip_norm={self.clip_norm}, "
                     f"noise_multiplier={self.noise_multiplier} {where}"
                 )
 
@@ -181,7 +186,8 @@ class Plan:
             stds = [group.noise_std for group in self.groups]
             if max(stds) - min(stds) > 1e-9 * max(stds):
                 raise PrivacyError(
-                    f"a pooled plan has one noise draw, but its groups imply noise stds from {min(stds):.6g} to {max(stds):.6g}: "
+                    f"a pooled plan has one noise draw, but its groups imply noise stds from {min(stds):.6g} to "
+                    f"{max(stds):.6g}: "
                     f"noise_multiplier * clip_norm * scale must be equal"
                 )
             if any(group.keep_fraction < 1 for group in self.groups):
@@ -216,7 +222,8 @@ class Plan:
         )
 
     def server_view(self, group: Group) -> ServerView:
-        """What the server learns of a client of the group: by its mean, 99th percentile and largest number of participations."""
+        """What the server learns of a client of the group: by its mean, 99th percentile and largest number of
+        participations."""
         return server_view(
             noise_multiplier=group.noise_multiplier,
             sampling_rate=group.sampling_rate,
@@ -227,7 +234,8 @@ class Plan:
 
     @property
     def step_size(self) -> float:
-        """How far the model moves, in units of the server learning rate, when all clients send the same update of norm C."""
+        """How far the model moves, in units of the server learning rate, when all clients send the same update of norm
+        C."""
         return math.fsum(
             group.weight * group.expected_cohort * group.scale * self._relative_clip(group) for group in self.groups
         )
@@ -262,7 +270,8 @@ class Plan:
 
     @property
     def paper_noise_magnitude(self) -> float:
-        """The paper's Lambda, as it prints it: a plain mean of C^2 sigma_m^2 at uniform rates, else weighted by r^2 and k/d.
+        """The paper's Lambda, as it prints it: a plain mean of C^2 sigma_m^2 at uniform rates, else weighted by r^2
+        and k/d.
 
         The two are on different scales; `noise_at_equal_step` is the one to compare.
         """
@@ -321,13 +330,15 @@ class Plan:
         unique = tuple(dict.fromkeys(spread))
         if len(unique) > _MAX_ALLOCATIONS:
             raise InputError(
-                f"clients_per_person={self.clients_per_person} over {len(self.groups)} groups can be spread in {len(unique)} ways, more "
+                f"clients_per_person={self.clients_per_person} over {len(self.groups)} groups can be spread in "
+                f"{len(unique)} ways, more "
                 f"than {_MAX_ALLOCATIONS}: use fewer groups, or list the linked clients"
             )
         return unique
 
     def verify(self) -> None:
-        """Recomputes every epsilon from the mechanism, without the cache; raises PrivacyError if a promise or a claim is false."""
+        """Recomputes every epsilon from the mechanism, without the cache; raises PrivacyError if a promise or a claim
+        is false."""
         if not self.is_private:
             return
         with without_cache():
@@ -342,8 +353,10 @@ class Plan:
                     accountant=self.accountant,
                 )
                 raise PrivacyError(
-                    f"{group.name!r} would spend epsilon={recomputed.epsilon_release:.6g} at delta={group.delta:.3g}, more than its budget of "
-                    f"{group.epsilon:g}: at most {most} of {self.num_rounds} rounds are allowed with this noise and rate; make the plan again"
+                    f"{group.name!r} would spend epsilon={recomputed.epsilon_release:.6g} at delta={group.delta:.3g}, "
+                    f"more than its budget of "
+                    f"{group.epsilon:g}: at most {most} of {self.num_rounds} rounds are allowed with this noise and "
+                    f"rate; make the plan again"
                 )
             self._check_claim(f"epsilon_release of {group.name!r}", group.epsilon_release, recomputed.epsilon_release)
             self._check_claim(f"epsilon_server of {group.name!r}", group.epsilon_server, recomputed.epsilon_server)
@@ -358,7 +371,8 @@ class Plan:
                 f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
             )
             raise PrivacyError(
-                f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make the plan again"
+                f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make "
+                f"the plan again"
             )
 
 
@@ -428,7 +442,8 @@ def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
         if (position < 0).any():
             strict = int(np.argmin(budgets.epsilons))
             raise PrivacyError(
-                f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, less than every group of the plan: "
+                f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, less than every group "
+                f"of the plan: "
                 f"make the plan again for these budgets"
             )
         place = order[position].astype(np.int64)
@@ -445,12 +460,14 @@ def _check_members(plan: Plan, budgets: Budgets, place: NDArray[np.int64]) -> No
         first = int(np.argmax(over))
         group = plan.groups[place[first]]
         raise PrivacyError(
-            f"{group.name!r} spends up to ({group.epsilon:g}, {group.delta:.3g}), more than client {budgets.label(first)!r} allows: "
+            f"{group.name!r} spends up to ({group.epsilon:g}, {group.delta:.3g}), more than client "
+            f"{budgets.label(first)!r} allows: "
             f"make the plan again for these budgets"
         )
     sizes = np.bincount(place, minlength=len(plan.groups))
     for group, size in zip(plan.groups, sizes, strict=True):
         if size != group.num_clients:
             raise PrivacyError(
-                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the plan again"
+                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the "
+                f"plan again"
             )

@@ -1,13 +1,15 @@
 """How often each group takes part.
 
-Place: after the groups, before the noise. Every rule keeps the expected number of clients in a round, sum_m q_m n_m = q n, and q_m <= 1.
+Place: after the groups, before the noise. Every rule keeps the expected number of clients in a round, sum_m q_m n_m =
+q n, and q_m <= 1.
 
 `uniform`  q_m = q.
-`paper`    the minimiser of the paper's Problem 1. With Theorem 1's noise, sigma_m^2 / r_m^2 does not depend on q_m, so the optimum is
-           q_m proportional to epsilon_m / sqrt(epsilon_m + 2 log(1/delta)), cut off at 1. `problem_one_rates` minimises the paper's
-           objective numerically, phi* included, and agrees.
+`paper`    the minimiser of the paper's Problem 1. With Theorem 1's noise, sigma_m^2 / r_m^2 does not depend on q_m, so
+           the optimum is q_m proportional to epsilon_m / sqrt(epsilon_m + 2 log(1/delta)), cut off at 1.
+           `problem_one_rates` minimises the paper's objective numerically, phi* included, and agrees.
 `snr`      the largest signal-to-noise under the accountant in use, each q_m at least `fairness_floor` times q.
-`sample`   IDP-FedAvg: the largest rate of each group at one common noise multiplier, that multiplier chosen to fill the cohort.
+`sample`   IDP-FedAvg: the largest rate of each group at one common noise multiplier, that multiplier chosen to fill
+           the cohort.
 
 Guarantees (tests of the same name):
   cohort_is_kept                 expected cohorts add up to q n.
@@ -55,7 +57,8 @@ def uniform_rates(groups: Grouping, *, participation: float) -> tuple[float, ...
 
 
 def theorem_one_noise_variance(*, epsilon: float, delta: float, sampling_rate: float, num_rounds: int) -> float:
-    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. To be shown, never to be used: it can be too small."""
+    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. To be shown, never to be used: it can be
+    too small."""
     return 7 * sampling_rate**2 * num_rounds * (epsilon + 2 * math.log(1 / delta)) / epsilon**2
 
 
@@ -108,8 +111,9 @@ def problem_one_rates(
 ) -> tuple[float, ...]:
     """Minimises Problem 1 numerically.
 
-    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). The constant part,
-    mu_4 sum_m omega_m = mu_4 / (q n), is taken off and the rest brought to about 1, which leaves the minimiser where it was.
+    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). The
+    constant part, mu_4 sum_m omega_m = mu_4 / (q n), is taken off and the rest brought to about 1, which leaves the
+    minimiser where it was.
     """
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()
@@ -119,7 +123,7 @@ def problem_one_rates(
         objective = problem_one_objective(
             tuple(rates), groups, num_rounds=num_rounds, learning_rate=learning_rate, local_steps=local_steps
         )
-        return objective - mu_4 / (rates * sizes).sum()
+        return objective - mu_4 / float((rates * sizes).sum())
 
     start = np.full(len(sizes), participation)
     scale = abs(varying(start)) or 1.0
@@ -190,7 +194,8 @@ def largest_rates(groups: Grouping, *, participation: float, fairness_floor: flo
     """The largest rate each group can have while all others are at the floor."""
     sizes = _sizes(groups)
     left = participation * sizes.sum() - fairness_floor * participation * (sizes.sum() - sizes)
-    return np.minimum(left / sizes, 1.0)
+    largest: FloatArray = np.minimum(left / sizes, 1.0)
+    return largest
 
 
 def _exact_cohort(
@@ -211,7 +216,8 @@ def sample_rates(
 ) -> tuple[float, tuple[float, ...]]:
     """IDP-FedAvg's *Sample*: one noise multiplier, and the largest rate that it allows each group; returns both.
 
-    There is no cap on a rate but 1. Rates are rounded down to keep the budgets; the cohort is met to one part in a thousand.
+    There is no cap on a rate but 1. Rates are rounded down to keep the budgets; the cohort is met to one part in a
+    thousand.
     """
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()

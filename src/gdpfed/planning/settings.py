@@ -1,7 +1,7 @@
 """What is asked of the planner, apart from the budgets.
 
-Place: beside the budgets at the entrance of the flow: the command line and TOML files become one `PlanSettings`, which validates itself.
-A setting left at None is the method's own choice.
+Place: beside the budgets at the entrance of the flow: the command line and TOML files become one `PlanSettings`, which
+validates itself. A setting left at None is the method's own choice.
 """
 
 import math

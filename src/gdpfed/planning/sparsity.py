@@ -1,7 +1,7 @@
 """What fraction of the coordinates of a group's noisy sum is kept.
 
-Place: after the noise, which is what makes it free of privacy cost. The fractions are given (the paper uses .7, .8, .9, strictest group
-first), follow the paper's closed form, or are all 1.
+Place: after the noise, which is what makes it free of privacy cost. The fractions are given (the paper uses .7, .8,
+.9, strictest group first), follow the paper's closed form, or are all 1.
 
 Guarantees (tests of the same name):
   closed_form_is_the_papers        k*_m / d = 1 - 2 omega_m sigma_m^2 / (eta tau mu_4 r_m^2), between 0 and 1.
@@ -57,7 +57,8 @@ def closed_form_keep_fractions(
 def noise_energy_kept(keep_fraction: float) -> float:
     """The share of the noise's energy in the largest ``keep_fraction`` of its coordinates, where there is no signal.
 
-    The paper counts ``keep_fraction`` itself; but Top-k selects by magnitude, and the largest coordinates hold most of the noise.
+    The paper counts ``keep_fraction`` itself; but Top-k selects by magnitude, and the largest coordinates hold most of
+    the noise.
     """
     if keep_fraction >= 1:
         return 1.0

@@ -2,9 +2,10 @@
 
 Place: after the noise multipliers, before the update. Weights touch only released sums: they cost no privacy.
 
-`paper`             omega_m = (1/qn) r_m^2 / sum r^2. Not normalised: sum omega_m r_m is 1/3 for three equal cohorts, a hidden server
-                    learning rate.
-`inverse-variance`  omega_m proportional to r_m / sigma_m^2, with sum omega_m r_m = 1: the least noise for a unit of signal.
+`paper`             omega_m = (1/qn) r_m^2 / sum r^2. Not normalised: sum omega_m r_m is 1/3 for three equal cohorts, a
+                    hidden server learning rate.
+`inverse-variance`  omega_m proportional to r_m / sigma_m^2, with sum omega_m r_m = 1: the least noise for a unit of
+                    signal.
 `pooled`            one factor for the one sum of all groups, 1 / sum(r_m / sigma_m).
 
 Guarantees (tests of the same name):

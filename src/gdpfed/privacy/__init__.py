@@ -1,0 +1,1 @@
+"""Budgets, accounting, calibration, adversaries: numpy, scipy and dp-accounting only."""

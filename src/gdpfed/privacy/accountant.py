@@ -5,8 +5,8 @@ Place: the bottom of the flow; calibration, plans, ledger and audit all ask here
 
 The mechanism: in each of `num_rounds` rounds every client takes part independently with probability `sampling_rate`
 (Poisson); the sum of updates, each of L2 norm at most C, is released with Gaussian noise of standard deviation
-`noise_multiplier` * C. Neighbours differ by the presence of one client (add or remove). Nothing else is accounted for here:
-a fixed-size cohort is another mechanism, with a larger epsilon, and has no function.
+`noise_multiplier` * C. Neighbours differ by the presence of one client (add or remove). Nothing else is accounted for
+here: a fixed-size cohort is another mechanism, with a larger epsilon, and has no function.
 
 Guarantees (tests of the same name):
   pld_is_at_most_rdp           the PLD epsilon never exceeds the RDP one.
@@ -88,7 +88,8 @@ def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1."""
     if not 0 < delta < 1:
         raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, well below 1 / number of clients"
+            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, well below 1 / number of "
+            f"clients"
         )
     return float(delta)
 

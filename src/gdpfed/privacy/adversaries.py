@@ -2,13 +2,14 @@
 
 Place: beside the accountant; a plan prints all of these next to the release epsilon.
 
-The release epsilon (`accountant.epsilon_of`) holds against whoever sees only the released models. It is small because the sample
-is secret. The server draws the sample, so against the server a client that took part k times has made k Gaussian releases
-without any amplification: `server_epsilon`.
+The release epsilon (`accountant.epsilon_of`) holds against whoever sees only the released models. It is small because
+the sample is secret. The server draws the sample, so against the server a client that took part k times has made k
+Gaussian releases without any amplification: `server_epsilon`.
 
-A person with records in several clients loses more than one client does. Within one noisy sum the clients' shifts add up under one
-noise draw (a mixture of Gaussians, sensitivities 0, 1, 2, ...); across sums the losses compose. Neither is what adding epsilons
-gives, and composing same-sum clients as if their noise were independent would be wrong: `person_epsilon` does both right.
+A person with records in several clients loses more than one client does. Within one noisy sum the clients' shifts add
+up under one noise draw (a mixture of Gaussians, sensitivities 0, 1, 2, ...); across sums the losses compose. Neither
+is what adding epsilons gives, and composing same-sum clients as if their noise were independent would be wrong:
+`person_epsilon` does both right.
 
 Guarantees (tests of the same name):
   server_epsilon_is_exact         equals the analytic Gaussian epsilon of k releases.
@@ -68,7 +69,8 @@ def max_participations_for(*, noise_multiplier: float, epsilon: float, delta: fl
 
 @dataclass(frozen=True, kw_only=True)
 class ServerView:
-    """Participations of a client and what they cost it against the server: on average (rounded up), for 99 in 100 clients, at most."""
+    """Participations of a client and what they cost it against the server: on average (rounded up), for 99 in 100
+    clients, at most."""
 
     mean_participations: int
     p99_participations: int
@@ -88,8 +90,8 @@ def server_view(
 ) -> ServerView:
     """What the server learns of a client; ``max_participations`` is the cap that the sampler enforces, if there is one.
 
-    With a cap the release epsilon still holds: given all that was released before, a capped client is sampled with a probability
-    of at most ``sampling_rate``, and the loss grows with the rate.
+    With a cap the release epsilon still holds: given all that was released before, a capped client is sampled with a
+    probability of at most ``sampling_rate``, and the loss grows with the rate.
     """
     if max_participations is not None and max_participations < 1:
         raise InputError(f"expected max_participations >= 1, got max_participations={max_participations}")
@@ -114,14 +116,16 @@ def server_view(
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedSum:
-    """One noisy sum and the clients of one person in it: for each its sampling rate and its noise multiplier in that sum."""
+    """One noisy sum and the clients of one person in it: for each its sampling rate and its noise multiplier in that
+    sum."""
 
     sampling_rates: tuple[float, ...]
     noise_multipliers: tuple[float, ...]
 
 
 def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) -> float:
-    """Epsilon of removing one person who sits in all the listed clients, by PLD, against whoever sees only the released models."""
+    """Epsilon of removing one person who sits in all the listed clients, by PLD, against whoever sees only the
+    released models."""
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
     check_delta(delta)
@@ -131,27 +135,29 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
     if any(noise == 0 for linked in occupied for noise in linked.noise_multipliers):
         return math.inf
     interval = grid_interval(1.0, num_rounds * len(occupied), _PERSON_RELATIVE_ERROR)
-    total = None
+    total = distributions.identity(interval)
     for linked in occupied:
         sensitivities, probabilities = _shifts(linked)
-        composed = distributions.from_mixture_gaussian_mechanism(
-            standard_deviation=1.0,
-            sensitivities=sensitivities,
-            sampling_probs=probabilities,
-            value_discretization_interval=interval,
-        ).self_compose(num_rounds)
-        total = composed if total is None else total.compose(composed)
-    assert total is not None  # noqa: S101 - there is at least one sum
+        total = total.compose(
+            distributions.from_mixture_gaussian_mechanism(
+                standard_deviation=1.0,
+                sensitivities=sensitivities,
+                sampling_probs=probabilities,
+                value_discretization_interval=interval,
+            ).self_compose(num_rounds)
+        )
     spent = float(total.get_epsilon_for_delta(delta))
     if math.isinf(spent):
         raise PrivacyError(
-            f"the person-level epsilon cannot be resolved at delta={delta:g}: raise delta, or declare fewer clients per person"
+            f"the person-level epsilon cannot be resolved at delta={delta:g}: raise delta, or declare fewer clients "
+            f"per person"
         )
     return spent
 
 
 def _shifts(linked: LinkedSum) -> tuple[list[float], list[float]]:
-    """All sizes by which the person's clients may shift the sum in one round, in noise stds, with their probabilities."""
+    """All sizes by which the person's clients may shift the sum in one round, in noise stds, with their
+    probabilities."""
     chances: dict[float, float] = {}
     clients = tuple(zip(linked.sampling_rates, linked.noise_multipliers, strict=True))
     for taken in itertools.product((False, True), repeat=len(clients)):

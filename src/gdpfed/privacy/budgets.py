@@ -3,12 +3,13 @@
 Place: the entrance of the flow. `read_budgets` takes a CSV, JSON or Parquet file, `parse_compact` a text such as
 ``2000@0.5,2000@1.5,2000@3``; both give `Budgets`, which validates itself.
 
-A file has a row for each client: ``client`` (any label, once), ``epsilon`` (above 0), and, if wanted, ``delta`` (its own failure
-probability; empty for the common one) and ``group`` (used only when the groups are given).
+A file has a row for each client: ``client`` (any label, once), ``epsilon`` (above 0), and, if wanted, ``delta`` (its
+own failure probability; empty for the common one) and ``group`` (used only when the groups are given).
 
 Guarantees (tests of the same name):
   every_client_once         a duplicate label is refused.
-  every_budget_is_usable    zero, negative, NaN or infinite epsilons and deltas outside (0, 1) are refused, with row and client.
+  every_budget_is_usable    zero, negative, NaN or infinite epsilons and deltas outside (0, 1) are refused, with row
+                            and client.
   formats_agree             the same clients read from CSV, JSON and Parquet give equal budgets.
 """
 
@@ -90,7 +91,7 @@ class Budgets:
         """The paper's choice, ``num_clients ** -1.1``."""
         if len(self) == 1:
             raise InputError("expected --delta for a single client: the default num_clients ** -1.1 would be 1")
-        return float(len(self)) ** -1.1
+        return math.pow(len(self), -1.1)
 
 
 def looks_compact(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Remember what the accountant computed, in memory and on disk.
 
-Place: around the accountant's pure functions. Numbers are the same with and without it, because the key holds every input and the
-versions of all that computes, and values are stored to the last bit.
+Place: around the accountant's pure functions. Numbers are the same with and without it, because the key holds every
+input and the versions of all that computes, and values are stored to the last bit.
 
 Guarantees (tests of the same name):
   same_bits                 a remembered value equals the computed one bit for bit.

@@ -1,12 +1,12 @@
 """The accountant, inverted: the smallest noise, the largest rate, the most rounds that a budget allows.
 
-Place: between the accountant and the planner. Each function returns a value whose epsilon, as `epsilon_of` reports it, is at most
-the budget, and next to which there is no room: 0.5 % less noise would exceed it (the search itself stops at one part in
-a million).
+Place: between the accountant and the planner. Each function returns a value whose epsilon, as `epsilon_of` reports it,
+is at most the budget, and next to which there is no room: 0.5 % less noise would exceed it (the search itself stops at
+one part in a million).
 
 How it is fast: the composed delta is nearly a straight line in the logarithms, and its discretisation error is nearly
-quadratic in the grid. So the root is found on a coarse grid (milliseconds), moved to where the fine grid must have it, and
-confirmed there by one or two fine evaluations, instead of fifteen.
+quadratic in the grid. So the root is found on a coarse grid (milliseconds), moved to where the fine grid must have it,
+and confirmed there by one or two fine evaluations, instead of fifteen.
 
 Guarantees (tests of the same name):
   never_exceeds_the_budget     epsilon_of(calibrated) <= epsilon, without tolerance.
@@ -60,7 +60,8 @@ def _check_delta_means_something(*, delta: float, sampling_rate: float, num_roun
     takes_part = -math.expm1(num_rounds * math.log1p(-sampling_rate)) if sampling_rate < 1 else 1.0
     if delta >= takes_part:
         raise PrivacyError(
-            f"delta={delta:.3g} is not below the probability {takes_part:.3g} that a client takes part at all, so releasing its "
+            f"delta={delta:.3g} is not below the probability {takes_part:.3g} that a client takes part at all, so "
+            f"releasing its "
             f"data in clear would satisfy it: lower delta, or raise the rate or the rounds"
         )
 
@@ -148,7 +149,8 @@ def _solve(
     accountant: Accountant,
     safe_side: int,
 ) -> float | None:
-    """The logarithm x of a parameter at which ``mechanism(x)`` just keeps the budget, approached from the ``safe_side`` (+1 or -1)."""
+    """The logarithm x of a parameter at which ``mechanism(x)`` just keeps the budget, approached from the
+    ``safe_side`` (+1 or -1)."""
 
     def exceeds(x: float) -> bool:
         return epsilon_of(mechanism(x), delta=delta, accountant=accountant) > epsilon
@@ -217,7 +219,8 @@ def _mechanism_of_rate(noise_multiplier: float, num_rounds: int) -> Callable[[fl
 def noise_multiplier_for(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
-    """The smallest noise multiplier that keeps ``num_rounds`` rounds at ``sampling_rate`` within (``epsilon``, ``delta``)."""
+    """The smallest noise multiplier that keeps ``num_rounds`` rounds at ``sampling_rate`` within (``epsilon``,
+    ``delta``)."""
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=1.0, sampling_rate=sampling_rate, num_rounds=num_rounds)
@@ -251,8 +254,10 @@ def _noise_multiplier_for(
     )
     if solved is None:
         raise PrivacyError(
-            f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets epsilon={epsilon:g} at delta={delta:g} over "
-            f"{num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): raise epsilon or delta (the accountant "
+            f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets epsilon={epsilon:g} at "
+            f"delta={delta:g} over "
+            f"{num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): raise epsilon or delta (the "
+            f"accountant "
             f"resolves no delta below about 1e-14), or lower the rounds or the rate"
         )
     return math.exp(solved)
@@ -261,7 +266,8 @@ def _noise_multiplier_for(
 def sampling_rate_for(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
-    """The largest sampling rate (at most 1) at which ``noise_multiplier`` keeps ``num_rounds`` rounds within the budget."""
+    """The largest sampling rate (at most 1) at which ``noise_multiplier`` keeps ``num_rounds`` rounds within the
+    budget."""
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
@@ -303,8 +309,10 @@ def _sampling_rate_for(
     )
     if solved is None:
         raise PrivacyError(
-            f"no sampling rate above {_RATE_RANGE[0]:g} meets epsilon={epsilon:g} at delta={delta:g} with noise multiplier "
-            f"{noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the noise, epsilon or delta, or lower the rounds"
+            f"no sampling rate above {_RATE_RANGE[0]:g} meets epsilon={epsilon:g} at delta={delta:g} with noise "
+            f"multiplier "
+            f"{noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the noise, epsilon or delta, or "
+            f"lower the rounds"
         )
     rate = math.exp(solved)
     _check_delta_means_something(delta=delta, sampling_rate=rate, num_rounds=num_rounds)
@@ -352,7 +360,8 @@ def _rough(
     delta: float,
     accountant: Accountant,
 ) -> float | None:
-    """The logarithm of the calibrated parameter: to 1e-4 by PLD, to some per mille by RDP; None where a full search is called for."""
+    """The logarithm of the calibrated parameter: to 1e-4 by PLD, to some per mille by RDP; None where a full search is
+    called for."""
     if mechanism(high).sampling_rate == 1:
         return None
     if accountant == "pld":

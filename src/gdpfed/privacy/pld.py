@@ -1,13 +1,14 @@
 """The privacy loss distribution of the Poisson-subsampled Gaussian, built fast.
 
-Place: below the accountant. dp-accounting does the accounting: "connect the dots" discretisation, composition, truncation of
-tails, epsilon and delta. What stands here is one step of it, written again because it takes three quarters of the time:
-dp-accounting evaluates the single-round curve delta(epsilon) by a Python loop over grid points, we evaluate the same
-curve by arrays. It has a closed form, because one round is a mixture of two Gaussians:
+Place: below the accountant. dp-accounting does the accounting: "connect the dots" discretisation, composition,
+truncation of tails, epsilon and delta. What stands here is one step of it, written again because it takes three
+quarters of the time: dp-accounting evaluates the single-round curve delta(epsilon) by a Python loop over grid points,
+we evaluate the same curve by arrays. It has a closed form, because one round is a mixture of two Gaussians:
 
     remove:  delta(e) = q * G(log(1 + (exp(e) - 1) / q))                  for e > log(1 - q),  else 1 - exp(e)
     add:     delta(e) = a * G(e + log(q) - log(a)),  a = 1 - exp(e)(1 - q)  while a > 0,  else 0
-    G(t) = Phi(1/(2s) - t s) - exp(t) Phi(-1/(2s) - t s)                  the Gaussian without sampling, s its noise multiplier
+    G(t) = Phi(1/(2s) - t s) - exp(t) Phi(-1/(2s) - t s)                  the Gaussian without sampling, s its noise
+    multiplier
 
 Guarantees (tests of the same name):
   curve_equals_dp_accounting      both curves equal dp-accounting's own to 1e-12 absolute.
@@ -88,14 +89,15 @@ def _round_losses(direction: Direction, grid_interval: float) -> pld_pmf.PLDPmf:
         low, high = -high, -low
     interval = grid_interval * 2.0 ** math.ceil(max(0.0, math.log2((high - low) / grid_interval / _MAX_GRID_POINTS)))
     first, last = math.floor(low / interval), math.ceil(high / interval)
-    deltas = round_curve(np.arange(first, last + 1) * interval, direction)
+    deltas = round_curve(np.arange(first, last + 1, dtype=np.float64) * interval, direction)
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
 
 
 def composed_remove(
     *, noise_multiplier: float, sampling_rate: float, num_rounds: int, grid_interval: float
 ) -> pld_pmf.PLDPmf:
-    """The composed loss when the client is removed: nearly always the larger of the two, so a search may start from it."""
+    """The composed loss when the client is removed: nearly always the larger of the two, so a search may start from
+    it."""
     direction = Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=True)
     return _round_losses(direction, grid_interval).self_compose(num_rounds)
 

@@ -1,0 +1,1 @@
+"""The paper beside ours: tables and pictures."""

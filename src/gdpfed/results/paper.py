@@ -1,7 +1,7 @@
 """Every number that the paper prints, as data.
 
-Place: what ours is held against. `paper.json` is shipped in the package; accuracies are percent, mean and std over three seeds, and
-"sigma_squared" is the square of a noise multiplier.
+Place: what ours is held against. `paper.json` is shipped in the package; accuracies are percent, mean and std over
+three seeds, and "sigma_squared" is the square of a noise multiplier.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Pictures, in one style.
 
-Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the tables still print. Every line has a marker or a dash of
-its own, so that nothing is told by colour alone.
+Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the tables still print. Every line has a
+marker or a dash of its own, so that nothing is told by colour alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ __all__ = ["plot_methods", "plot_sampling_sweep", "save_figure"]
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 _DASHES = ("-", "--", "-.", ":")
 _HATCHES = ("", "///", "...", "xxx")
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,

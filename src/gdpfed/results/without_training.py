@@ -1,6 +1,7 @@
 """The paper's results that need no training: its optimal sampling ratios and its noise.
 
-Place: planning -> results. Each function returns rows with the paper's figure, ours and the difference; nothing is rounded here.
+Place: planning -> results. Each function returns rows with the paper's figure, ours and the difference; nothing is
+rounded here.
 """
 
 import dataclasses

@@ -1,0 +1,1 @@
+"""Where budgets and settings come from: presets, files, texts."""

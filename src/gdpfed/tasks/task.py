@@ -1,7 +1,8 @@
 """Where a plan's input comes from: a preset, a TOML file of one's own, a budgets file, or a compact text.
 
-Place: the entrance. Presets are the paper's four configurations, one TOML file each in `presets/`; a user's file has the same keys: a
-``title``, ``budgets`` (compact text, or the path of a budgets file beside it), and any of `PlanSettings`.
+Place: the entrance. Presets are the paper's four configurations, one TOML file each in `presets/`; a user's file has
+the same keys: a ``title``, ``budgets`` (compact text, or the path of a budgets file beside it), and any of
+`PlanSettings`.
 """
 
 import tomllib
