@@ -30,6 +30,10 @@ def _joined(values: Sequence[float] | None, digits: int) -> str:
     return "not printed" if values is None else " ".join(f"{value:.{digits}f}" for value in values)
 
 
+def _difference(relative: float | None) -> str:
+    return "" if relative is None else f"{100 * relative:+.1f} %"
+
+
 @reproduce_app.command()
 def sampling(
     datasets: Datasets = _ALL,
@@ -89,7 +93,16 @@ def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
     rows = noise_table(_names(datasets))
     if as_json:
         print_json(
-            {"rows": [{**dataclasses.asdict(row), "largest_difference": row.largest_difference} for row in rows]}
+            {
+                "rows": [
+                    {
+                        **dataclasses.asdict(row),
+                        "largest_difference": row.largest_difference,
+                        "magnitude_difference": row.magnitude_difference,
+                    }
+                    for row in rows
+                ]
+            }
         )
         return
     out = console()
@@ -102,9 +115,10 @@ def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
                 "accountant",
                 "paper",
                 "ours",
-                "ours/paper - 1",
+                "differs",
                 "paper Lambda",
                 "our Lambda",
+                "differs",
                 "at equal step",
                 "signal/noise",
             ],
@@ -115,9 +129,10 @@ def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
                     row.accountant,
                     _joined(row.paper_variances, 2),
                     _joined(row.noise_variances, 3),
-                    "" if row.largest_difference is None else f"{100 * row.largest_difference:+.1f} %",
+                    _difference(row.largest_difference),
                     "not printed" if row.paper_magnitude is None else f"{row.paper_magnitude:.2f}",
                     f"{row.magnitude:.3f}",
+                    _difference(row.magnitude_difference),
                     f"{row.at_equal_step:.3f}",
                     f"{row.signal_to_noise:.1f}",
                 ]

@@ -23,6 +23,7 @@ Theorem 1's noise is never used for a mechanism: its true epsilon can exceed the
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,9 @@ from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import rough_noise_multiplier, rough_sampling_rate, sampling_rate_for
 
 __all__ = [
+    "ProblemOne",
+    "largest_rates",
     "paper_rates",
-    "problem_one_objective",
     "problem_one_rates",
     "sample_rates",
     "snr_rates",
@@ -86,53 +88,56 @@ def paper_rates(groups: Grouping, *, participation: float) -> tuple[float, ...]:
     )
 
 
-def problem_one_objective(
-    rates: Sequence[float], groups: Grouping, *, num_rounds: int, learning_rate: float, local_steps: int
-) -> float:
-    """The paper's Problem 1, with omega_m, phi*_m and Theorem 1's noise as the paper defines them."""
-    sizes, rate_array = _sizes(groups), np.array(rates)
-    cohorts = rate_array * sizes
-    noise_variance = np.array(
-        [
-            theorem_one_noise_variance(epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=num_rounds)
-            for epsilon, delta, rate in zip(groups.epsilons, groups.deltas, rates, strict=True)
-        ]
-    )
-    weights = cohorts**2 / (cohorts**2).sum() / cohorts.sum()
-    mu_4 = 32 * learning_rate * local_steps + learning_rate + learning_rate / local_steps
-    mu_5 = 4 / (learning_rate * local_steps)
-    root_phi = 2 * weights * noise_variance / (learning_rate * local_steps * mu_4 * cohorts**2)
-    privacy_error = mu_5 * (1 - root_phi) * weights * noise_variance / cohorts**2
-    return float((weights * (mu_4 * (1 + root_phi**2) + privacy_error)).sum())
+@dataclass(frozen=True, kw_only=True)
+class ProblemOne:
+    """The paper's Problem 1: omega_m, phi*_m and Theorem 1's noise as the paper defines them."""
+
+    groups: Grouping
+    num_rounds: int
+    learning_rate: float
+    local_steps: int
+
+    @property
+    def mu_4(self) -> float:
+        """32 eta tau + eta + eta / tau."""
+        return 32 * self.learning_rate * self.local_steps + self.learning_rate + self.learning_rate / self.local_steps
+
+    def objective(self, rates: Sequence[float]) -> float:
+        """What the paper minimises."""
+        cohort = math.fsum(rate * size for rate, size in zip(rates, self.groups.sizes, strict=True))
+        return self.mu_4 / cohort + self.varying_part(np.array(rates))
+
+    def varying_part(self, rates: FloatArray) -> float:
+        """The objective less mu_4 sum_m omega_m = mu_4 / (q n), a constant that is all but 1e-5 of the whole."""
+        progress = self.learning_rate * self.local_steps
+        cohorts = rates * _sizes(self.groups)
+        weights = cohorts**2 / (cohorts**2).sum() / cohorts.sum()
+        noise = np.array(
+            [
+                theorem_one_noise_variance(epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=self.num_rounds)
+                for epsilon, delta, rate in zip(self.groups.epsilons, self.groups.deltas, rates, strict=True)
+            ]
+        )
+        root_phi = 2 * weights * noise / (progress * self.mu_4 * cohorts**2)
+        privacy_error = 4 / progress * (1 - root_phi) * weights * noise / cohorts**2
+        return float((weights * (self.mu_4 * root_phi**2 + privacy_error)).sum())
 
 
-def problem_one_rates(
-    groups: Grouping, *, participation: float, num_rounds: int, learning_rate: float, local_steps: int
-) -> tuple[float, ...]:
+def problem_one_rates(problem: ProblemOne, *, participation: float) -> tuple[float, ...]:
     """Minimises Problem 1 numerically.
 
-    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). The
-    constant part, mu_4 sum_m omega_m = mu_4 / (q n), is taken off and the rest brought to about 1, which leaves the
-    minimiser where it was.
+    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). Without
+    its constant part, and brought to about 1, it has the same minimiser and is well conditioned.
     """
-    sizes = _sizes(groups)
+    sizes = _sizes(problem.groups)
     cohort = participation * sizes.sum()
-    mu_4 = 32 * learning_rate * local_steps + learning_rate + learning_rate / local_steps
-
-    def varying(rates: FloatArray) -> float:
-        objective = problem_one_objective(
-            tuple(rates), groups, num_rounds=num_rounds, learning_rate=learning_rate, local_steps=local_steps
-        )
-        return objective - mu_4 / float((rates * sizes).sum())
-
-    start = np.full(len(sizes), participation)
-    scale = abs(varying(start)) or 1.0
-
+    scale = problem.varying_part(np.full(len(sizes), participation))
     # Unknowns are rates relative to the uniform one, so that all are about 1.
     solution = optimize.minimize(
-        lambda relative: varying(relative * participation) / scale,
+        lambda relative: problem.varying_part(relative * participation) / scale,
         np.ones(len(sizes)),
         method="SLSQP",
+        jac="3-point",
         bounds=[(1e-9, 1 / participation)] * len(sizes),
         constraints={"type": "eq", "fun": lambda relative: (relative * participation * sizes).sum() / cohort - 1},
         options={"ftol": 1e-15, "maxiter": 2000},

@@ -51,7 +51,9 @@ _FINE_RELATIVE_ERROR = 1e-6
 COARSE_RELATIVE_ERROR = 1e-3
 # Fractional orders are slow; these few suffice where the optimum is low, whole numbers elsewhere.
 _FEW_ORDERS = (1.1, 1.25, 1.5, 1.75, 2.25, 2.5, 3.5, 4.5, *range(2, 12), *range(12, 64, 2), 80, 128, 256, 512)
-_SMALLEST_INTERVAL, _LARGEST_INTERVAL = 2.0**-17, 2.0**-6
+# Never finer than dp-accounting's default of 1e-4: a wider grid is the pessimistic one, so what we call within a budget
+# dp-accounting calls so too.
+_SMALLEST_INTERVAL, _LARGEST_INTERVAL = 2.0**-13, 2.0**-6
 
 
 @dataclass(frozen=True, kw_only=True)

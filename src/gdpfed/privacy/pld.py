@@ -12,7 +12,7 @@ we evaluate the same curve by arrays. It has a closed form, because one round is
 
 Guarantees (tests of the same name):
   curve_equals_dp_accounting      both curves equal dp-accounting's own to 1e-12 absolute.
-  epsilon_equals_dp_accounting    so does the composed epsilon, to 1e-9 relative, at the same grid.
+  epsilon_equals_dp_accounting    so does the composed epsilon, to 1e-7 relative, at the same grid.
   coarser_grid_is_never_optimistic  a wider grid gives a larger epsilon, never a smaller one.
 """
 

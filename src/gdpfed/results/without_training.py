@@ -13,7 +13,7 @@ import numpy as np
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.groups import Grouping, group_by_distinct
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.rates import paper_rates, problem_one_rates
+from gdpfed.planning.rates import ProblemOne, paper_rates, problem_one_rates
 from gdpfed.privacy.accountant import ACCOUNTANTS, Accountant
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.results.paper import paper_tables
@@ -66,6 +66,11 @@ class NoiseRow:
     paper_magnitude: float | None
 
     @property
+    def magnitude_difference(self) -> float | None:
+        """The relative difference of the noise magnitude from the paper's."""
+        return None if self.paper_magnitude is None else self.magnitude / self.paper_magnitude - 1
+
+    @property
     def largest_difference(self) -> float | None:
         """The largest relative difference of a squared noise multiplier from the paper's, which is rounded to 0.01."""
         if self.paper_variances is None:
@@ -108,9 +113,8 @@ def sampling_table(datasets: Sequence[str] = PRESETS) -> list[SamplingRow]:
     for name in check_datasets(datasets):
         task = load_task(name)
         groups, settings = _groups(task.budgets), task.settings
-        numeric = problem_one_rates(
-            groups,
-            participation=settings.participation,
+        problem = ProblemOne(
+            groups=groups,
             num_rounds=settings.num_rounds,
             learning_rate=settings.learning_rate,
             local_steps=settings.local_steps,
@@ -122,7 +126,7 @@ def sampling_table(datasets: Sequence[str] = PRESETS) -> list[SamplingRow]:
                 participation=100 * settings.participation,
                 paper=tuple(paper_tables()["configurations"][name]["optimal_sampling_percent"]),
                 closed_form=_percent(paper_rates(groups, participation=settings.participation)),
-                numeric=_percent(numeric),
+                numeric=_percent(problem_one_rates(problem, participation=settings.participation)),
             )
         )
     return rows

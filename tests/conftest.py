@@ -1,0 +1,22 @@
+"""Shared by all tests: the disk cache is off, so that every number is computed here."""
+
+import pytest
+
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.budgets import Budgets, parse_compact
+
+
+@pytest.fixture(autouse=True)
+def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDPFED_CACHE", "off")
+
+
+@pytest.fixture
+def fmnist() -> Budgets:
+    return parse_compact("2000@0.5,2000@1.5,2000@3")
+
+
+@pytest.fixture
+def small() -> tuple[Budgets, PlanSettings]:
+    """A population that plans in a moment."""
+    return parse_compact("60@1,90@2,50@6"), PlanSettings(num_rounds=10, participation=0.2)

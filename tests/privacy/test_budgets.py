@@ -1,0 +1,124 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from gdpfed.errors import InputError
+from gdpfed.privacy.budgets import Budgets, parse_compact, read_budgets
+
+ROWS = [("a", 0.5, None), ("b", 1.5, 1e-6), ("c", 3.0, None)]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_formats_agree(tmp_path: Path) -> None:
+    csv_file = write(tmp_path / "b.csv", "client,epsilon,delta\na,0.5,\nb,1.5,1e-6\nc,3,\n")
+    json_file = write(
+        tmp_path / "b.json",
+        json.dumps([{"client": c, "epsilon": e, **({"delta": d} if d else {})} for c, e, d in ROWS]),
+    )
+    parquet_file = tmp_path / "b.parquet"
+    table = pyarrow.table(
+        {name: [row[place] for row in ROWS] for place, name in enumerate(("client", "epsilon", "delta"))}
+    )
+    pyarrow.parquet.write_table(table, parquet_file)
+    for path in (csv_file, json_file, parquet_file):
+        budgets = read_budgets(path)
+        assert budgets.clients == ("a", "b", "c")
+        assert budgets.epsilons.tolist() == [0.5, 1.5, 3.0]
+        assert budgets.deltas_or(1e-5).tolist() == [1e-5, 1e-6, 1e-5]
+
+
+def test_json_object_and_group_column(tmp_path: Path) -> None:
+    assert read_budgets(write(tmp_path / "b.json", '{"x": 1, "y": 2.5}')).clients == ("x", "y")
+    grouped = read_budgets(write(tmp_path / "b.csv", "Client, Epsilon ,group\n1,2,ward\n2,3,lab\n"))
+    assert grouped.groups == ("ward", "lab")
+
+
+def test_compact() -> None:
+    budgets = parse_compact("2_000@0.5, 3@1.5")
+    assert len(budgets) == 2003
+    assert budgets.default_delta == pytest.approx(2003**-1.1)
+    assert budgets.label(7) == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("10@0", "epsilon"),
+        ("10@-1", "epsilon"),
+        ("10@nan", "epsilon"),
+        ("10@inf", "epsilon"),
+        ("10@abc", "epsilon"),
+        ("0@1", "clients"),
+        ("-5@1", "clients"),
+        ("1.5@1", "clients"),
+        ("10@1,", "COUNT@EPSILON"),
+        ("10@1@2", "COUNT@EPSILON"),
+        ("99999999999@1", "at most"),
+    ],
+)
+def test_bad_compact_is_refused(text: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        parse_compact(text)
+
+
+def test_every_client_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"client='a' 2 times"):
+        read_budgets(write(tmp_path / "b.csv", "client,epsilon\na,1\nb,1\na,2\n"))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_every_budget_is_usable(value: float) -> None:
+    with pytest.raises(InputError, match=r"epsilon=.* for client '1'"):
+        Budgets(epsilons=np.array([1.0, value]), deltas=np.full(2, math.nan))
+    if not math.isnan(value):
+        with pytest.raises(InputError, match=r"delta=.* for client '1'"):
+            Budgets(epsilons=np.ones(2), deltas=np.array([math.nan, value]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("b.csv", "", "empty"),
+        ("b.csv", "client,epsilon\n", "no rows"),
+        ("b.csv", "client,epsilom\na,1\n", "rename 'epsilom' to 'epsilon'"),
+        ("b.csv", "id,epsilon\na,1\n", "column 'client'"),
+        ("b.csv", "client,epsilon,detla\na,1,2\n", "did you mean 'delta'"),
+        ("b.csv", "client,epsilon\na,one\n", "epsilon, got 'one' in row 1"),
+        ("b.csv", "client,epsilon\na,\n", "epsilon=nan"),
+        ("b.csv", "client,epsilon\na,1,2\n", "2 fields in line 2"),
+        ("b.json", "", "empty"),
+        ("b.json", "[]", "no rows"),
+        ("b.json", "{", "JSON"),
+        ("b.json", "[1, 2]", "list of"),
+        ("b.json", '[{"client": "a", "epsilon": true}]', "epsilon"),
+        ("b.json", '[{"client": "a", "epsilon": [1]}]', "epsilon"),
+        ("b.parquet", "not parquet", "Parquet"),
+        ("b.xlsx", "", r"\.csv, \.json or \.parquet"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, name: str, content: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        read_budgets(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.json"])
+def test_binary_and_absent_files_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="not there"):
+        read_budgets(tmp_path / name)
+    (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff\xfe" * 10)
+    with pytest.raises(InputError, match="binary"):
+        read_budgets(tmp_path / name)
+
+
+def test_a_single_client_needs_a_delta() -> None:
+    with pytest.raises(InputError, match="--delta"):
+        _ = parse_compact("1@1").default_delta
