@@ -27,7 +27,9 @@ format: $(VENV)/test-ready
 	$(BIN)/ruff format .
 
 docs: $(VENV)/test-ready
-	$(BIN)/python -m tests.generate_docs
+	$(BIN)/python docs/generate.py
+	$(BIN)/gdpfed reproduce sampling --picture docs/img/sampling.png > /dev/null
+	$(BIN)/gdpfed plan compare $(PRESETS) --plot docs/img/plans.png > /dev/null
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py

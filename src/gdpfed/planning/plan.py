@@ -19,6 +19,7 @@ Guarantees (tests of the same name):
   a_plan_is_a_value                equal content, equal plan, equal hash; no field can be changed.
 """
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -112,7 +113,7 @@ class Group:
     @property
     def is_private(self) -> bool:
         """Whether this group promises anything."""
-        return math.isfinite(self.epsilon)
+        return self.epsilon != math.inf
 
     @property
     def expected_cohort(self) -> float:
@@ -378,8 +379,6 @@ class Plan:
 
 def guaranteed(plan: Plan) -> Plan:
     """The same plan with every epsilon as the accountant computes it."""
-    import dataclasses
-
     if not plan.is_private:
         return plan
     groups = tuple(
@@ -390,8 +389,10 @@ def guaranteed(plan: Plan) -> Plan:
         )
         for group in plan.groups
     )
-    overlapping = plan.clients_per_person > 1 or plan.linked
-    return dataclasses.replace(plan, groups=groups, epsilon_person=_person(plan) if overlapping else None)
+    judged = dataclasses.replace(plan, groups=groups, epsilon_person=None)
+    if plan.clients_per_person == 1 and not plan.linked:
+        return judged
+    return dataclasses.replace(judged, epsilon_person=_person(judged))
 
 
 def _person(plan: Plan) -> float:
@@ -400,8 +401,8 @@ def _person(plan: Plan) -> float:
         person_epsilon(sums=_linked_sums(plan, counts), num_rounds=plan.num_rounds, delta=delta)
         for counts in plan.allocations()
     )
-    # A single client is an allocation too, and RDP may state more for it than PLD does for the person.
-    return max([worst, *(group.epsilon_release for group in plan.groups if plan.accountant == "pld")])
+    # Whoever is not linked is a person in one client.
+    return max([worst, *(group.epsilon_release for group in plan.groups)])
 
 
 def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:

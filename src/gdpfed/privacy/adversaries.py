@@ -24,7 +24,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+import numpy as np
+from scipy import special
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import check_delta, gaussian_epsilon, grid_interval
@@ -98,7 +99,7 @@ def server_view(
     most = num_rounds if max_participations is None else min(max_participations, num_rounds)
     counts = (
         min(math.ceil(num_rounds * sampling_rate - 1e-9), most),
-        min(int(stats.binom.ppf(0.99, num_rounds, sampling_rate)), most),
+        min(_percentile_of_participations(0.99, num_rounds, sampling_rate), most),
         most,
     )
     mean, p99, largest = (
@@ -112,6 +113,11 @@ def server_view(
         epsilon_p99=p99,
         epsilon_max=largest,
     )
+
+
+def _percentile_of_participations(share: float, num_rounds: int, sampling_rate: float) -> int:
+    """The smallest count that at least ``share`` of the clients do not exceed (binomial)."""
+    return int(np.argmax(special.bdtr(np.arange(num_rounds + 1), num_rounds, sampling_rate) >= share))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ def plot_sampling_sweep(lines: Sequence["SweepLine"]) -> "Figure":
                 xlim=(0, None),
                 ylim=(0, None),
             )
-            axis.legend(frameon=False, fontsize=8)
+            axis.legend(loc="lower right", fontsize=8, framealpha=1.0, edgecolor="white")
         return figure
 
 
