@@ -33,9 +33,7 @@ def help_text(command: str) -> str:
 
 def cli() -> str:
     """The page of all commands."""
-    parts = [
-        "# Commands\n\nEvery command has `--json` where it prints a result, and exits with code 2 and one line on an error.\n"
-    ]
+    parts = ["# Commands\n\nEvery command that prints a result has `--json`. An error is one line and exit code 2.\n"]
     parts += [f"## gdpfed {command}".rstrip() + f"\n\n```text\n{help_text(command)}\n```\n" for command in COMMANDS]
     return "\n".join(parts)
 
@@ -51,14 +49,14 @@ def _joined(values: tuple[float, ...], digits: int) -> str:
 def results() -> str:
     """The paper's tables that need no training, beside ours."""
     text = (
-        "# Results\n\nWritten by `docs/generate.py`; no number is typed in. Every table of the paper that needs training "
-        "is still to come.\n\n"
+        "# Results\n\nWritten by `docs/generate.py`; no number is typed in. Tables that need training are to come.\n\n"
         "## Optimal sampling ratios (paper, Table I)\n\nIn percent, strictest group first: `gdpfed reproduce sampling`. "
         "Ours is the closed form; a numeric minimisation of the paper's Problem 1, phi* included, agrees to 1e-4. "
-        "The objective varies only in its fifth digit between the paper's ratios and the optimum, so the paper's solver "
-        "stopped early.\n\n"
+        "*Objective* is how much larger Problem 1 is at the paper's ratios than at ours, relatively: it is so flat "
+        "that the paper's solver stopped early.\n\n"
     )
-    text += _row("data set", "epsilons", "q", "paper", "ours", "numeric", "difference") + _row(*["---"] * 7)
+    head = ("data set", "epsilons", "q", "paper", "ours", "numeric", "difference", "objective")
+    text += _row(*head) + _row(*["---"] * len(head))
     for ratio in sampling_table():
         text += _row(
             ratio.dataset,
@@ -68,27 +66,17 @@ def results() -> str:
             _joined(ratio.closed_form, 2),
             _joined(ratio.numeric, 2),
             " ".join(f"{difference:+.2f}" for difference in ratio.difference),
+            f"{ratio.objective_gap:+.0e}",
         )
     text += (
         "\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
-        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the paper prints: "
-        "`gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a plain mean for gdpfed, a "
-        "mean weighted by r^2 and k/d for the last two; *at equal step* is one scale for all methods ([method](method.md)), and "
-        "by it gdpfed adds more noise than dp-fedavg.\n\n"
+        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the paper "
+        "prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a plain "
+        "mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all methods "
+        "([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
     )
-    head = (
-        "data set",
-        "method",
-        "accountant",
-        "paper",
-        "ours",
-        "differs",
-        "paper Lambda",
-        "ours",
-        "differs",
-        "at equal step",
-    )
-    text += _row(*head) + _row(*["---"] * len(head))
+    head = ("data set", "method", "accountant", "paper", "ours", "differs", "paper Lambda", "ours", "differs")
+    text += _row(*head, "at equal step") + _row(*["---"] * (len(head) + 1))
     for noise in noise_table():
         difference, magnitude = noise.largest_difference, noise.magnitude_difference
         text += _row(

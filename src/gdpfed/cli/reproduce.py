@@ -70,8 +70,8 @@ def sampling(
         )
     )
     out.print(
-        "ours: the closed form, epsilon / sqrt(epsilon + 2 log(1/delta)) scaled to the cohort. objective: how much larger "
-        "the paper's objective is at its own ratios, relatively; it is so flat that its solver stopped early.",
+        "ours: the closed form, epsilon / sqrt(epsilon + 2 log(1/delta)) scaled to the cohort. objective: how much "
+        "larger the paper's objective is at its own ratios, relatively; it is so flat that its solver stopped early.",
         soft_wrap=True,
     )
     out.print(f"picture: {drawn}" if drawn else "no picture: pip install 'gdpfed[plots]' to draw it", soft_wrap=True)
