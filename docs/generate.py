@@ -50,8 +50,8 @@ def results() -> str:
     """The paper's tables that need no training, beside ours."""
     text = (
         "# Results\n\nWritten by `docs/generate.py`; no number is typed in. Tables that need training are to come.\n\n"
-        "## Optimal sampling ratios (paper, Table I)\n\nIn percent, strictest group first: `gdpfed reproduce sampling`. "
-        "Ours is the closed form; a numeric minimisation of the paper's Problem 1, phi* included, agrees to 1e-4. "
+        "## Optimal sampling ratios (paper, Table I)\n\nIn percent, strictest group first: `gdpfed reproduce sampling`."
+        " Ours is the closed form; a numeric minimisation of the paper's Problem 1, phi* included, agrees to 1e-4. "
         "*Objective* is how much larger Problem 1 is at the paper's ratios than at ours, relatively: it is so flat "
         "that the paper's solver stopped early.\n\n"
     )
@@ -70,10 +70,10 @@ def results() -> str:
         )
     text += (
         "\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
-        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the paper "
-        "prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a plain "
-        "mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all methods "
-        "([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
+        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the "
+        "paper prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a plain "
+        "mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all "
+        "methods ([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
     )
     head = ("data set", "method", "accountant", "paper", "ours", "differs", "paper Lambda", "ours", "differs")
     text += _row(*head, "at equal step") + _row(*["---"] * (len(head) + 1))

@@ -16,6 +16,7 @@ Guarantees (tests of the same name):
   coarser_grid_is_never_optimistic  a wider grid gives a larger epsilon, never a smaller one.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -102,10 +103,14 @@ def composed_remove(
     return _round_losses(direction, grid_interval).self_compose(num_rounds)
 
 
+@functools.lru_cache(maxsize=4)
 def composed_distribution(
     *, noise_multiplier: float, sampling_rate: float, num_rounds: int, grid_interval: float
 ) -> PrivacyLossDistribution:
-    """The privacy loss distribution of ``num_rounds`` rounds, both directions, ready for epsilon and delta."""
+    """The privacy loss distribution of ``num_rounds`` rounds, both directions, ready for epsilon and delta.
+
+    The last few are kept, since a search asks for delta and its caller for epsilon of the same one.
+    """
     removed, added = (
         _round_losses(
             Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=is_removed),
