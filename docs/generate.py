@@ -71,8 +71,8 @@ def results() -> str:
     text += (
         "\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
         "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the "
-        "paper prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a plain "
-        "mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all "
+        "paper prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a "
+        "plain mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all "
         "methods ([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
     )
     head = ("data set", "method", "accountant", "paper", "ours", "differs", "paper Lambda", "ours", "differs")

@@ -46,7 +46,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Table:
     """A table whose first column is text and whose others are numbers."""
-    made = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    made = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
     for place, column in enumerate(columns):
         made.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
     for row in rows:
@@ -56,7 +56,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
     columns = ["group", "clients", "budget", "rate %", "cohort", "noise x", "squared", "weight", "keep"]
-    columns += ["eps release", "eps server", "p99", "most", "waste"]
+    columns += ["eps release", "server mean", "p99", "most", "waste"]
     rows = []
     for group in plan.groups:
         view = plan.server_view(group)
@@ -91,8 +91,9 @@ def print_plan(plan: Plan, *, title: str) -> None:
     if out.width >= _WIDE:
         out.print(table(heading, columns, rows))
     else:
-        out.print(table(heading, columns[:9], [row[:9] for row in rows]))
-        out.print(table("what it costs", columns[:1] + columns[9:], [row[:1] + row[9:] for row in rows]))
+        out.print(heading, soft_wrap=True)
+        out.print(table("the mechanism", columns[:7], [row[:7] for row in rows]))
+        out.print(table("what it costs", columns[:1] + columns[7:], [row[:1] + row[7:] for row in rows]))
     out.print(_footnotes(plan), soft_wrap=True)
 
 
@@ -105,7 +106,7 @@ def _footnotes(plan: Plan) -> str:
             f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} "
             f"({plan.accountant_version})",
             "eps release: against whoever sees only the released models",
-            "eps server: against the server, which knows who took part; for the mean, the 99th percentile and the "
+            "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
             "largest "
             "number of participations (" + "; ".join(_participations(plan)) + ")",
             f"system: {_guarantee(plan.system_guarantee)}",

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 MAX_ROUNDS = 1_000_000
-_NOISE_RANGE = (0.02, 1e5)
+_NOISE_RANGE = (0.02, 1e6)
 _RATE_RANGE = (1e-9, 1.0)
 # Where the search stops, relative to the parameter, and how far on the safe side of the root it aims.
 _TOLERANCE, _MARGIN = 1e-6, 3e-7
@@ -81,7 +81,7 @@ def _gap(parameter: SampledGaussian, *, epsilon: float, delta: float, interval: 
 
 
 def _bracketed_root(
-    function: Callable[[float], float], guess: float, *, low: float, high: float, tolerance: float
+    function: Callable[[float], float], guess: float, *, low: float, high: float, rising: bool, tolerance: float
 ) -> tuple[float, float] | None:
     """Root and slope of a monotone function near ``guess``; None if it has none between ``low`` and ``high``."""
     seen: dict[float, float] = {}
@@ -91,24 +91,21 @@ def _bracketed_root(
             seen[x] = function(x)
         return seen[x]
 
-    guess = min(max(guess, low), high)
-    step = 0.1
-    left, right = max(guess - step, low), min(guess + step, high)
-    while known(left) * known(right) > 0:
-        if left == low and right == high:
+    near = min(max(guess, low), high)
+    upwards = (known(near) < 0) == rising
+    step, far = 0.1, near
+    while known(far) * known(near) > 0:
+        near, limit = far, high if upwards else low
+        if near == limit:
             return None
+        far = min(near + step, limit) if upwards else max(near - step, limit)
         step *= 2
-        # Walk towards the root: the side with the smaller magnitude is the nearer one.
-        if abs(known(left)) < abs(known(right)) and left > low:
-            left, right = max(left - step, low), left
-        elif right < high:
-            left, right = right, min(right + step, high)
-        else:
-            left = max(left - step, low)
-    root = float(optimize.brentq(known, left, right, xtol=tolerance, rtol=1e-12)) if left != right else left
-    near = sorted(seen, key=lambda x: abs(x - root))[:2]
-    slope = (known(near[1]) - known(near[0])) / (near[1] - near[0])
-    return root, slope
+    if near == far:
+        far = near + (1e-3 if upwards else -1e-3)
+        return near, (known(far) - known(near)) / (far - near)
+    root = float(optimize.brentq(known, near, far, xtol=tolerance, rtol=1e-12))
+    one, other = sorted(seen, key=lambda x: abs(x - root))[:2]
+    return root, (known(other) - known(one)) / (other - one)
 
 
 def _rough_pld(
@@ -119,6 +116,7 @@ def _rough_pld(
     high: float,
     epsilon: float,
     delta: float,
+    safe_side: int,
 ) -> tuple[float, float] | None:
     """The logarithm of the calibrated parameter to about 1e-5, from coarse grids, and the slope there."""
     num_rounds = mechanism(guess).num_rounds
@@ -127,7 +125,7 @@ def _rough_pld(
     def gap(x: float, grid: float) -> float:
         return _gap(mechanism(x), epsilon=epsilon, delta=delta, interval=grid, both=False)
 
-    found = _bracketed_root(lambda x: gap(x, interval), guess, low=low, high=high, tolerance=1e-4)
+    found = _bracketed_root(lambda x: gap(x, interval), guess, low=low, high=high, rising=safe_side < 0, tolerance=1e-4)
     if found is None:
         return None
     root, slope = found
@@ -156,7 +154,7 @@ def _solve(
         return epsilon_of(mechanism(x), delta=delta, accountant=accountant) > epsilon
 
     if accountant == "pld" and mechanism(high).sampling_rate < 1:
-        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta)
+        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta, safe_side=safe_side)
         if found is None:
             return None
         x, slope = found
@@ -173,7 +171,7 @@ def _solve(
             spent = epsilon_of(mechanism(x), delta=delta, accountant=accountant)
             return math.log(min(max(spent, 1e-300), 1e300)) - math.log(epsilon)
 
-        found = _bracketed_root(excess, guess, low=low, high=high, tolerance=_MARGIN)
+        found = _bracketed_root(excess, guess, low=low, high=high, rising=safe_side < 0, tolerance=_MARGIN)
         if found is None:
             return None
         x = found[0] + safe_side * _MARGIN
@@ -359,19 +357,20 @@ def _rough(
     epsilon: float,
     delta: float,
     accountant: Accountant,
+    safe_side: int,
 ) -> float | None:
     """The logarithm of the calibrated parameter: to 1e-4 by PLD, to some per mille by RDP; None where a full search is
     called for."""
     if mechanism(high).sampling_rate == 1:
         return None
     if accountant == "pld":
-        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta)
+        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta, safe_side=safe_side)
     else:
 
         def excess(x: float) -> float:
             return math.log(min(max(rough_rdp_epsilon(mechanism(x), delta=delta), 1e-300), 1e300)) - math.log(epsilon)
 
-        found = _bracketed_root(excess, guess, low=low, high=high, tolerance=1e-5)
+        found = _bracketed_root(excess, guess, low=low, high=high, rising=safe_side < 0, tolerance=1e-5)
     return None if found is None else found[0]
 
 
@@ -388,6 +387,7 @@ def rough_noise_multiplier(
         epsilon=epsilon,
         delta=delta,
         accountant=accountant,
+        safe_side=+1,
     )
     if found is not None:
         return math.exp(found)
@@ -412,6 +412,7 @@ def rough_sampling_rate(
             epsilon=epsilon,
             delta=delta,
             accountant=accountant,
+            safe_side=-1,
         )
         if found is not None:
             return math.exp(found)

@@ -1,0 +1,139 @@
+"""The shape of the project: layers, exported names, promises with tests, documents that cannot drift."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gdpfed
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "gdpfed"
+MODULES = sorted(SOURCE.rglob("*.py"))
+# A layer may import from itself and from those before it.
+LAYERS = ["errors", "config", "privacy", "planning", "tasks", "results", "cli"]
+
+
+def layer(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "gdpfed"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.parent != SOURCE or path.stem in LAYERS])
+def test_imports_point_one_way(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            if name.startswith("gdpfed."):
+                assert LAYERS.index(layer(name)) <= LAYERS.index(own), f"{path.name} imports {name}"
+
+
+def test_exported_names() -> None:
+    assert sorted(gdpfed.__all__) == sorted(
+        [
+            "Budgets", "GdpfedError", "Group", "InputError", "METHODS", "Plan", "PlanSettings", "PrivacyError",
+            "SampledGaussian", "Task", "__version__", "assign", "epsilon_of", "load_plan", "load_task", "make_plan",
+            "max_participations_for", "noise_multiplier_for", "num_rounds_for", "parse_compact", "plan_hash",
+            "read_budgets", "sampling_rate_for", "save_plan", "server_epsilon",
+        ]
+    )  # fmt: skip
+    for name in gdpfed.__all__:
+        assert getattr(gdpfed, name) is not None
+    assert set(dir(gdpfed)) == set(gdpfed.__all__)
+    with pytest.raises(AttributeError):
+        _ = gdpfed.nothing
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_every_module_exports_what_it_has(path: Path) -> None:
+    if path.name == "__init__.py":
+        return
+    module = importlib.import_module(".".join(("gdpfed", *path.relative_to(SOURCE).with_suffix("").parts)))
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+def guarantees() -> list[str]:
+    """The names in the "Guarantees" part of every module's docstring."""
+    found = []
+    for path in MODULES:
+        document = ast.get_docstring(ast.parse(path.read_text())) or ""
+        _, _, promised = document.partition("Guarantees (tests of the same name):\n")
+        found += re.findall(r"^  (\w+)(?:  .*)?$", promised.split("\n\n")[0], flags=re.M)
+    return found
+
+
+def test_every_guarantee_has_a_test_of_its_name() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    promised = guarantees()
+    assert len(promised) > 30
+    for name in promised:
+        assert f"def test_{name}(" in tests, name
+
+
+def test_generated_documentation_is_current() -> None:
+    checked = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, timeout=300
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_documents_name_only_what_exists() -> None:
+    """Every `module.function` that docs/method.md names is there."""
+    text = (ROOT / "docs" / "method.md").read_text()
+    named = set(re.findall(r"`((?:privacy|planning)\.[a-z_]+\.[A-Za-z_.]+)`", text))
+    assert len(named) >= 15
+    for name in named:
+        package, module, *rest = name.split(".")
+        found: object = importlib.import_module(f"gdpfed.{package}.{module}")
+        for part in rest:
+            assert hasattr(found, part), name
+            found = getattr(found, part)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def shell_blocks(page: Path) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
+    """Every gdpfed command in a shell block, in order, in an empty folder; 'make' is what runs this test."""
+    commands = [
+        line
+        for block in shell_blocks(ROOT / name)
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith(("gdpfed ", "cat ", "printf "))
+    ]
+    assert len(commands) >= 3
+    script = "\n".join(["set -eu", 'gdpfed() { "$PY" -c "from gdpfed.cli import main; main()" "$@"; }', *commands])
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={"PY": sys.executable, "PATH": "/usr/bin:/bin", "GDPFED_CACHE": "off", "HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_blocks_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.S)
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/tutorial.md", "exec"), names)  # noqa: S102 - our own documentation
