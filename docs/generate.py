@@ -1,15 +1,25 @@
-"""Writes the parts of the documentation that a program can know: `cli.md` (all help texts) and `results.md`.
+"""Writes what a program can know of the documentation: `cli.md`, `results.md`, and the tables of `limits.md`.
 
 python docs/generate.py            write
 python docs/generate.py --check    exit code 1 if a file is not what would be written
 """
 
+import dataclasses
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from gdpfed.cli.show import rounded_up
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.rates import theorem_one_noise_variance
+from gdpfed.planning.sparsity import noise_energy_kept
+from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
+from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
 from gdpfed.results.without_training import noise_table, sampling_table
+from gdpfed.tasks.task import PRESETS, load_task
 
 DOCS = Path(__file__).parent
 COMMANDS = ["", "plan", "plan compare", "verify", "account", "reproduce", "reproduce sampling", "reproduce noise"]
@@ -94,10 +104,143 @@ def results() -> str:
     return text
 
 
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*row) for row in rows)
+
+
+def _fmnist(method: str, **changes: object) -> Plan:
+    task = load_task("fmnist")
+    settings = dataclasses.replace(task.settings, method=method, **changes)  # type: ignore[arg-type]
+    return make_plan(task.budgets, settings)
+
+
+def theorem_one_table() -> str:
+    """Theorem 1's noise and its true epsilon, at uniform rates."""
+    rows = []
+    for name in PRESETS:
+        task = load_task(name)
+        plan = make_plan(task.budgets, dataclasses.replace(task.settings, method="gdpfed"))
+        for group in plan.groups:
+            variance = theorem_one_noise_variance(
+                epsilon=group.epsilon,
+                delta=group.delta,
+                sampling_rate=group.sampling_rate,
+                num_rounds=plan.num_rounds,
+            )
+            claimed = dataclasses.replace(plan.mechanism(group), noise_multiplier=math.sqrt(variance))
+            spent = epsilon_of(claimed, delta=group.delta)
+            verdict = "**too little**" if spent > group.epsilon else ""
+            rows.append(
+                (
+                    task.title,
+                    f"{group.epsilon:g}",
+                    f"{variance:.3f}",
+                    f"{group.noise_multiplier**2:.3f}",
+                    f"{rounded_up(spent, 2)} {verdict}".strip(),
+                )
+            )
+    return _table(("data set", "budget", "Theorem 1's sigma^2", "needed (PLD)", "true epsilon of Theorem 1"), rows)
+
+
+def fixed_size_table() -> str:
+    """The epsilon of a fixed-size cohort is at least the Poisson one at half the noise."""
+    rows = []
+    for accountant in ACCOUNTANTS[::-1]:
+        for group in (plan := _fmnist("gdpfed", accountant=accountant)).groups:
+            halved = dataclasses.replace(plan.mechanism(group), noise_multiplier=group.noise_multiplier / 2)
+            rows.append(
+                (accountant, f"{group.epsilon:g}", f"{group.noise_multiplier**2:.3f}",
+                 f"{math.floor(100 * epsilon_of(halved, delta=group.delta)) / 100:.2f}")
+            )  # fmt: skip
+    return _table(("calibrated by", "FMNIST budget", "sigma^2", "true epsilon, fixed size, at least"), rows)
+
+
+def server_table() -> str:
+    """Both epsilons of every group."""
+    rows = []
+    for name in PRESETS:
+        task = load_task(name)
+        plan = make_plan(task.budgets, dataclasses.replace(task.settings, method="gdpfed+"))
+        for group in plan.groups:
+            view = plan.server_view(group)
+            rows.append(
+                (
+                    task.title,
+                    f"{group.epsilon:g}",
+                    rounded_up(group.epsilon_release, 3),
+                    f"{rounded_up(view.epsilon_mean, 2)} ({view.mean_participations})",
+                    f"{rounded_up(view.epsilon_p99, 2)} ({view.p99_participations})",
+                    f"{rounded_up(view.epsilon_max, 2)} ({view.max_participations})",
+                )
+            )
+    head = ("gdpfed+ (PLD)", "budget", "release", "server, mean (participations)", "99th percentile", "most")
+    return _table(head, rows)
+
+
+def person_table() -> str:
+    """Two clients of one person, in every pair of groups."""
+    plan = _fmnist("gdpfed", clients_per_person=2)
+    rows = []
+    for counts in plan.allocations():
+        held = [group for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)]
+        sums = [
+            LinkedSum(
+                sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count
+            )
+            for group, count in zip(plan.groups, counts, strict=True)
+        ]
+        spent = person_epsilon(sums=sums, num_rounds=plan.num_rounds, delta=plan.groups[0].delta)
+        added = math.fsum(group.epsilon for group in held)
+        where = "the same group" if len({group.name for group in held}) == 1 else "two groups"
+        rows.append((" and ".join(f"{group.epsilon:g}" for group in held), where, f"{added:g}", rounded_up(spent, 2)))
+    return _table(("budgets of the two clients", "in", "the paper's sum", "epsilon at the same delta"), rows)
+
+
+def noise_scales_table() -> str:
+    """Step and noise of the paper's methods on one scale."""
+    plans = [_fmnist(method, accountant="rdp") for method in ("dp-fedavg", "gdpfed", "gdpfed-opc", "gdpfed+")]
+    rows = [
+        (
+            plan.method,
+            f"{plan.paper_noise_magnitude:.2f}",
+            f"{plan.step_size:.3f}",
+            f"{plan.noise_at_equal_step:.2f}",
+            f"{plan.signal_to_noise:.1f}",
+        )
+        for plan in plans
+    ]
+    return _table(("FMNIST (RDP)", "Lambda, the paper's way", "step", "noise at equal step", "signal-to-noise"), rows)
+
+
+def topk_table() -> str:
+    """What Top-k keeps of pure noise."""
+    rows = [(f"{fraction:g}", f"{noise_energy_kept(fraction):.3f}") for fraction in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)]
+    return _table(("kept coordinates", "kept noise energy"), rows)
+
+
+def limits() -> str:
+    """The page of limits, its tables filled in."""
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    for name, made in (
+        ("theorem-one", theorem_one_table()),
+        ("fixed-size", fixed_size_table()),
+        ("server", server_table()),
+        ("person", person_table()),
+        ("noise", noise_scales_table()),
+        ("topk", topk_table()),
+    ):
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not (start and end):
+            raise SystemExit(f"limits.md has no place for {name}")
+        text = before + start + made + end + after
+    return text
+
+
 def main() -> int:
     """Writes, or checks, every page."""
     stale = []
-    for name, content in (("cli.md", cli()), ("results.md", results())):
+    for name, content in (("cli.md", cli()), ("results.md", results()), ("limits.md", limits())):
         path = DOCS / name
         if "--check" in sys.argv:
             if not path.is_file() or path.read_text(encoding="utf-8") != content:

@@ -71,7 +71,8 @@ def test_fixed_size_sampling_would_break_the_epsilon() -> None:
     """A cohort of fixed size: who joins takes another's place.
 
     Let all others send -u, the client +u, both of norm C. With the client in the population its presence in the cohort
-    (probability q) moves the sum by 2C; without it the sum never moves. That pair of neighbours is the Poisson one at half the noise.
+    (probability q) moves the sum by 2C; without it the sum never moves. That pair of neighbours is the Poisson one at
+    half the noise.
     """
     for epsilon, noise_variance, true_epsilon in ((0.5, 2.250, 2.05), (1.5, 0.896, 7.59), (3.0, 0.532, 15.28)):
         noise = math.sqrt(noise_variance)

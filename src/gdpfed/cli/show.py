@@ -55,7 +55,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 
 def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    columns = ["group", "clients", "budget", "rate %", "cohort", "noise x", "squared", "weight", "keep"]
+    columns = ["group", "clients", "budget", "rate %", "cohort", "noise x", "squared", "keep", "weight"]
     columns += ["eps release", "server mean", "p99", "most", "waste"]
     rows = []
     for group in plan.groups:
@@ -69,8 +69,8 @@ def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
                 f"{group.expected_cohort:.2f}",
                 f"{group.noise_multiplier:.4f}",
                 f"{group.noise_multiplier**2:.4f}",
-                f"{group.weight:.3e}",
                 f"{group.keep_fraction:.4g}",
+                f"{group.weight:.2e}",
                 rounded_up(group.epsilon_release),
                 rounded_up(view.epsilon_mean, 2),
                 rounded_up(view.epsilon_p99, 2),
@@ -92,8 +92,8 @@ def print_plan(plan: Plan, *, title: str) -> None:
         out.print(table(heading, columns, rows))
     else:
         out.print(heading, soft_wrap=True)
-        out.print(table("the mechanism", columns[:7], [row[:7] for row in rows]))
-        out.print(table("what it costs", columns[:1] + columns[7:], [row[:1] + row[7:] for row in rows]))
+        out.print(table("the mechanism", columns[:8], [row[:8] for row in rows]))
+        out.print(table("what it costs", columns[:1] + columns[8:], [row[:1] + row[8:] for row in rows]))
     out.print(_footnotes(plan), soft_wrap=True)
 
 
