@@ -66,7 +66,7 @@ def test_narrow_terminals_get_two_tables(capsys: pytest.CaptureFixture[str], mon
 
     from gdpfed.cli import show
 
-    monkeypatch.setattr(show, "console", lambda: Console(highlight=False, width=80))
+    monkeypatch.setattr(show, "console", lambda: Console(highlight=False, markup=False, width=80))
     _, out, _ = call(capsys, "plan", *SMALL)
     assert "what it costs" in out
     assert "…" not in out
@@ -131,6 +131,27 @@ def test_compare(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert by_name["fedavg"] is None
 
 
+def test_brackets_in_names_are_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    budgets = tmp_path / "[bold]x.csv"
+    budgets.write_text("client,epsilon,group\na,1,[red]\nb,2,[/red]\n")
+    arguments = (
+        "--groups",
+        "given",
+        "--method",
+        "gdpfed",
+        "--rounds",
+        "2",
+        "--participation",
+        "0.5",
+        "--delta",
+        "1e-3",
+    )
+    code, out, _ = call(capsys, "plan", str(budgets), *arguments)
+    assert code == 0
+    assert "[bold]x.csv" in out
+    assert "[/red]" in out
+
+
 def test_account_gives_the_missing_one(capsys: pytest.CaptureFixture[str]) -> None:
     def account(*arguments: str) -> dict[str, float]:
         code, out, err = call(capsys, "account", "--delta", "1e-5", *arguments, "--json")
@@ -149,13 +170,16 @@ def test_account_gives_the_missing_one(capsys: pytest.CaptureFixture[str]) -> No
     assert "against whoever sees only the released models" in out
 
 
-def test_reproduce(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_reproduce(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "ratios.svg"
     code, out, _ = call(capsys, "reproduce", "sampling", "--picture", str(picture))
     assert code == 0
     assert "0.69 1.89 3.42" in out
     assert "0.63 1.83 3.54" in out
     assert "<svg" in picture.read_text()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "matplotlib", None)
+        assert "pip install 'gdpfed[plots]'" in call(capsys, "reproduce", "sampling")[1]
     _, out, _ = call(capsys, "reproduce", "noise", "--datasets", "cifar10", "--json")
     rows = json.loads(out)["rows"]
     assert len(rows) == 8

@@ -12,7 +12,6 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from gdpfed.planning.plan import Guarantee, Plan
@@ -27,9 +26,8 @@ _WIDE = 128
 
 def console() -> Console:
     """Standard output; without a terminal as wide as the tables need, so that nothing is cut off."""
-    if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=160)
+    width = None if sys.stdout.isatty() else 160
+    return Console(highlight=False, markup=False, width=width)
 
 
 def print_json(content: Any) -> None:
@@ -62,7 +60,7 @@ def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
         view = plan.server_view(group)
         rows.append(
             [
-                escape(group.name),
+                group.name,
                 f"{group.num_clients:,}",
                 f"{group.epsilon:g}" if group.is_private else "none",
                 f"{100 * group.sampling_rate:.3f}",
@@ -85,9 +83,7 @@ def print_plan(plan: Plan, *, title: str) -> None:
     """A plan: its mechanism, what it costs against whom, and what to know before trusting it."""
     out = console()
     columns, rows = _group_rows(plan)
-    heading = (
-        f"{escape(title)}: {plan.method}, {plan.num_rounds} rounds, {plan.num_clients:,} clients, {plan.release} sums"
-    )
+    heading = f"{title}: {plan.method}, {plan.num_rounds} rounds, {plan.num_clients:,} clients, {plan.release} sums"
     if out.width >= _WIDE:
         out.print(table(heading, columns, rows))
     else:
@@ -128,7 +124,7 @@ def _footnotes(plan: Plan) -> str:
 
 def _participations(plan: Plan) -> list[str]:
     return [
-        f"{escape(group.name)}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
+        f"{group.name}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
         for group in plan.groups
         for view in [plan.server_view(group)]
     ]
@@ -148,8 +144,7 @@ def _notes(plan: Plan) -> list[str]:
     for group in plan.groups:
         if group.expected_cohort < 1:
             notes.append(
-                f"{escape(group.name)} has {group.expected_cohort:.2g} clients a round: raise participation or merge "
-                f"groups"
+                f"{group.name} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
             )
     if plan.is_private and abs(plan.step_size - 1) > 0.2:
         notes.append(
@@ -180,7 +175,7 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
     out = console()
     out.print(
         table(
-            f"{escape(title)}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}",
+            f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}",
             [
                 "method",
                 "signal/noise",
