@@ -1,0 +1,22 @@
+"""Randomness by address: the same seed, role, round and client give the same numbers, whatever else happens.
+
+Place: used by everything in a simulation that draws. A generator is made for an address and used for one thing, so results do not depend on
+the order of work, on the cohort, on chunks or on the number of workers. Seeded, hence reproducible, hence never private: a deployment draws
+from the operating system and has no seed.
+
+Guarantees (tests of the same name):
+  addresses_are_independent    different seeds, roles, rounds or clients give different streams.
+  same_address_same_numbers
+"""
+
+import numpy as np
+
+__all__ = ["ROLES", "generator"]
+
+ROLES = ("partition", "groups", "model", "sample", "batches", "noise", "dropout")
+
+
+def generator(seed: int, role: str, *, round_number: int = 0, client: int = 0) -> np.random.Generator:
+    """A fresh generator for one use at this address."""
+    sequence = np.random.SeedSequence([seed, ROLES.index(role), round_number, client])
+    return np.random.Generator(np.random.Philox(sequence))

@@ -1,0 +1,153 @@
+"""The models of the paper's four tasks, at sizes that the presets state.
+
+Place: what a client trains. None has running statistics: BatchNorm's would leave a client unclipped and without noise, so it is refused in a
+private run (`refuse_running_statistics`).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from gdpfed.errors import InputError, PrivacyError, suggestion
+
+__all__ = ["MODELS", "CharLSTM", "build_model", "num_params", "refuse_running_statistics"]
+
+
+def small_cnn(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
+    """Two 5x5 convolutions of 10 and 20 channels, a dense layer of 50: 21,840 parameters on 28x28 grey images."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 10, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(10, 20, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+        nn.Linear(50, num_classes),
+    )
+
+
+def cnn3(*, channels: int = 3, num_classes: int = 10) -> nn.Module:
+    """Three 3x3 convolutions of 16, 32 and 64 channels, a dense layer of 64, on 32x32 images."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, 64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions with GroupNorm and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(min(8, outputs), outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(min(8, outputs), outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.GroupNorm(min(8, outputs), outputs)
+            )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.norm1(self.conv1(images)))
+        return torch.relu(self.norm2(self.conv2(hidden)) + self.shortcut(images))
+
+
+def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64) -> nn.Module:
+    """ResNet-18 with a 3x3 stem and GroupNorm; ``width`` 64 is the usual one (11,173,962 parameters), 16 a sixteenth of it."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.GroupNorm(min(8, width), width),
+        nn.ReLU(),
+    ]
+    inputs = width
+    for stage in range(4):
+        outputs = width * 2**stage
+        layers += [_Block(inputs, outputs, stride=1 if stage == 0 else 2), _Block(outputs, outputs, stride=1)]
+        inputs = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, num_classes)]
+    return nn.Sequential(*layers)
+
+
+class CharLSTM(nn.Module):
+    """Embedding, two LSTM layers, a dense layer on the last state.
+
+    The cells are written out, so that many clients' models can be trained in one batched pass; the mathematics is nn.LSTM's.
+    """
+
+    def __init__(self, *, num_classes: int, embedding: int = 8, hidden: int = 256) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.embed = nn.Embedding(num_classes, embedding)
+        self.input0, self.state0 = nn.Linear(embedding, 4 * hidden), nn.Linear(hidden, 4 * hidden)
+        self.input1, self.state1 = nn.Linear(hidden, 4 * hidden), nn.Linear(hidden, 4 * hidden)
+        self.output = nn.Linear(hidden, num_classes)
+
+    def _layer(self, projected: torch.Tensor, state: nn.Linear) -> list[torch.Tensor]:
+        hidden = torch.zeros_like(projected[:, 0, : self.hidden])
+        memory = torch.zeros_like(hidden)
+        outputs = []
+        for step in projected.unbind(1):
+            enter, forget, content, leave = (step + state(hidden)).chunk(4, dim=-1)
+            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(content)
+            hidden = torch.sigmoid(leave) * torch.tanh(memory)
+            outputs.append(hidden)
+        return outputs
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        below = torch.stack(self._layer(self.input0(self.embed(characters)), self.state0), dim=1)
+        logits: torch.Tensor = self.output(self._layer(self.input1(below), self.state1)[-1])
+        return logits
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "small-cnn": small_cnn,
+    "cnn3": cnn3,
+    "resnet18": resnet18,
+    "char-lstm": CharLSTM,
+}
+
+
+def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
+    """A model with weights that depend on the seed alone; PyTorch's global generator is left as it was."""
+    if name not in MODELS:
+        raise InputError(f"expected a model among {', '.join(MODELS)}, got {name!r}{suggestion(name, MODELS)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](**sizes)
+
+
+def num_params(model: nn.Module) -> int:
+    """How many numbers a client's update has."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def refuse_running_statistics(model: nn.Module) -> None:
+    """Raises PrivacyError if the model has buffers that training changes: they would be sent beside the clipped update."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise PrivacyError(
+                f"{type(module).__name__} at {name or 'the top'!r} keeps running statistics of a client's data, which no clip bounds: "
+                f"replace it by nn.GroupNorm(num_groups, num_channels)"
+            )
+    buffers = [name for name, _ in model.named_buffers()]
+    if buffers:
+        raise PrivacyError(
+            f"expected a model without buffers, got {buffers[0]!r}: only trained parameters are clipped and noised"
+        )

@@ -1,0 +1,1 @@
+"""One round after another: sample, train, clip, noise, sum, sparsify, update."""

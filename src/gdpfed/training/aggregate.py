@@ -1,0 +1,40 @@
+"""From noisy sums to the model's update: the only place where methods differ in more than their plan's numbers.
+
+Place: after noise and Top-k. All of it is post-processing of released sums.
+
+Guarantees (tests of the same name):
+  weighted_sum_is_the_papers     sum_m omega_m y_m.
+  projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer, and nothing else changes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gdpfed.planning.plan import Plan
+
+__all__ = ["combine", "project"]
+
+
+def combine(plan: Plan, sums: Sequence[Tensor], layer_sizes: Sequence[int]) -> Tensor:
+    """The update of the model (float64): one released sum if the plan is pooled, else one for each group."""
+    step = plan.server_learning_rate
+    if plan.release == "pooled":
+        (total,) = sums
+        return step * plan.groups[0].weight * total
+    weighted = [group.weight * released for group, released in zip(plan.groups, sums, strict=True)]
+    if not any(group.projected for group in plan.groups):
+        return step * torch.stack(weighted).sum(0)
+    strict = torch.stack([part for group, part in zip(plan.groups, weighted, strict=True) if group.projected]).sum(0)
+    lax = torch.stack([part for group, part in zip(plan.groups, weighted, strict=True) if not group.projected]).sum(0)
+    return step * (lax + project(strict, lax, layer_sizes))
+
+
+def project(strict: Tensor, lax: Tensor, layer_sizes: Sequence[int]) -> Tensor:
+    """PFA: in each layer, the part of ``strict`` along ``lax``: p <p, z> / ||p||^2; zero where ``lax`` is."""
+    projected = []
+    for part, direction in zip(strict.split(list(layer_sizes)), lax.split(list(layer_sizes)), strict=True):
+        length = direction.dot(direction)
+        projected.append(direction * (part.dot(direction) / length) if length > 0 else torch.zeros_like(direction))
+    return torch.cat(projected)

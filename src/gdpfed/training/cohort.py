@@ -1,0 +1,205 @@
+"""Train a whole cohort: many clients at once, on all cores.
+
+Place: between the sample and the mechanism. `CohortTrainer.updates` yields every sampled client's update in the clients' order. Clients are
+trained in chunks (stacked parameters, one pass for all), chunks on a pool of threads, each with one thread of its own inside PyTorch: big
+operations release the interpreter lock, and nested threading has cost ten times.
+
+Local training: `local_steps` steps of SGD from the global model on batches of the client's own examples, drawn without replacement until all
+were seen; a client with no more examples than a batch uses all of them in every step.
+
+Guarantees (tests of the same name):
+  chunks_and_workers_change_nothing    the same bytes for every chunk size and number of workers.
+  same_as_plain_training               each update equals that of a plain PyTorch loop over the client's batches.
+  memory_follows_the_cohort            not the number of clients.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gdpfed import streams
+from gdpfed.errors import InputError
+from gdpfed.training.batched import batched_model
+
+__all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
+
+# What a chunk may take, and the most clients in it: beyond about 20 small models the caches are left.
+_CHUNK_BYTES = 256 * 2**20
+_CHUNK_CLIENTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains."""
+
+    learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    local_steps: int = 5
+    batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "learning_rate_decay"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"expected a finite {name} > 0, got {name}={getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
+        for name in ("local_steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+
+    def rate(self, round_number: int) -> float:
+        """The learning rate of a round."""
+        return self.learning_rate * self.learning_rate_decay**round_number
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientData:
+    """All training examples, and which of them each client has."""
+
+    inputs: Tensor
+    labels: Tensor
+    members: Sequence[NDArray[np.int64]]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise InputError(f"expected a label for each of {len(self.inputs)} examples, got {len(self.labels)}")
+        for client, indices in enumerate(self.members):
+            if not len(indices):
+                raise InputError(f"expected examples for every client, got none for client {client}: leave it out")
+
+    @property
+    def most_examples(self) -> int:
+        """Of the client that has the most."""
+        return max(len(indices) for indices in self.members)
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """The model's parameters as one vector (float32, a copy)."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).float()
+
+
+def local_batches(
+    examples: NDArray[np.int64], local: LocalTraining, *, seed: int, round_number: int, client: int
+) -> NDArray[np.int64]:
+    """The example numbers of each step: (steps, min(batch size, examples)), by shuffled passes over all of them."""
+    size = min(local.batch_size, len(examples))
+    if size == len(examples):
+        return np.broadcast_to(examples, (local.local_steps, size))
+    generator = streams.generator(seed, "batches", round_number=round_number, client=client)
+    needed = local.local_steps * size
+    passes = [generator.permutation(examples) for _ in range(-(-needed // len(examples)))]
+    return np.concatenate(passes)[:needed].reshape(local.local_steps, size)
+
+
+class CohortTrainer:
+    """Trains cohorts of one model on one set of clients."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: ClientData,
+        local: LocalTraining,
+        *,
+        num_workers: int,
+        chunk_clients: int | None = None,
+    ) -> None:
+        if num_workers < 1:
+            raise InputError(f"expected num_workers >= 1, got num_workers={num_workers}")
+        self._shapes = [parameter.shape for parameter in model.parameters()]
+        self._sizes = [parameter.numel() for parameter in model.parameters()]
+        self._forward = batched_model(model)
+        self._data = data
+        self._local = local
+        # One width for all, so that a client's numbers do not depend on who shares its chunk.
+        self._width = min(local.batch_size, data.most_examples)
+        self._fixed = data.most_examples <= local.batch_size
+        self._chunk = chunk_clients or self._default_chunk()
+        self._pool = ThreadPoolExecutor(
+            num_workers, thread_name_prefix="cohort", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._window = 2 * num_workers
+
+    @property
+    def num_params(self) -> int:
+        """The length of an update."""
+        return sum(self._sizes)
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """How many of them each parameter tensor has."""
+        return list(self._sizes)
+
+    def _default_chunk(self) -> int:
+        activations = 40 * self._width * int(np.prod(self._data.inputs.shape[1:]))
+        return max(1, min(_CHUNK_CLIENTS, _CHUNK_BYTES // (4 * (6 * self.num_params + activations))))
+
+    def updates(
+        self, parameters: Tensor, clients: Sequence[int] | NDArray[np.int64], *, seed: int, round_number: int
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yields (clients, updates (clients, params) float64), chunk by chunk, in the order of ``clients``."""
+        order = np.asarray(clients, dtype=np.int64)
+        chunks = deque(np.array_split(order, range(self._chunk, len(order), self._chunk))) if len(order) else deque()
+        running: deque[tuple[NDArray[np.int64], Future[Tensor]]] = deque()
+        while chunks or running:
+            while chunks and len(running) < self._window:
+                chunk = chunks.popleft()
+                running.append((chunk, self._pool.submit(self._train, parameters, chunk, seed, round_number)))
+            chunk, future = running.popleft()
+            yield chunk, future.result()
+
+    def _train(self, parameters: Tensor, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor:
+        count = len(clients)
+        start = [
+            part.view(1, *shape).expand(count, *shape)
+            for part, shape in zip(parameters.split(self._sizes), self._shapes, strict=True)
+        ]
+        trained = [part.clone().requires_grad_() for part in start]
+        momenta: list[Tensor] | None = None
+        indices, weights = self._batches(clients, seed, round_number)
+        rate, momentum = self._local.rate(round_number), self._local.momentum
+        inputs, labels = self._gather(indices[:, 0])
+        for step in range(self._local.local_steps):
+            if step and not self._fixed:
+                inputs, labels = self._gather(indices[:, step])
+            logits = self._forward(trained, inputs)
+            losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+            gradients = torch.autograd.grad((losses * weights).sum(), trained)
+            with torch.no_grad():
+                if momentum:
+                    momenta = (
+                        [gradient.clone() for gradient in gradients]
+                        if momenta is None
+                        else [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
+                    )
+                for parameter, gradient in zip(trained, momenta or gradients, strict=True):
+                    parameter.sub_(gradient, alpha=rate)
+        with torch.no_grad():
+            moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
+            return torch.cat(moved, dim=1)
+
+    def _batches(self, clients: NDArray[np.int64], seed: int, round_number: int) -> tuple[NDArray[np.int64], Tensor]:
+        """Example numbers (clients, steps, width), padded with example 0, and each example's weight in its client's mean."""
+        indices = np.zeros((len(clients), self._local.local_steps, self._width), dtype=np.int64)
+        weights = np.zeros((len(clients), self._width), dtype=np.float32)
+        for row, client in enumerate(clients):
+            chosen = local_batches(
+                self._data.members[client], self._local, seed=seed, round_number=round_number, client=int(client)
+            )
+            indices[row, :, : chosen.shape[1]] = chosen
+            weights[row, : chosen.shape[1]] = 1 / chosen.shape[1]
+        return indices, torch.from_numpy(weights).flatten()
+
+    def _gather(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        wanted = torch.from_numpy(np.ascontiguousarray(indices))
+        return self._data.inputs[wanted], self._data.labels[wanted]
+
+    def close(self) -> None:
+        """Ends the worker threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
