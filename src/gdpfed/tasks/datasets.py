@@ -16,6 +16,7 @@ Loaded arrays are shared, not copied: do not write to them.
 """
 
 import io
+import math
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -163,13 +164,12 @@ def _fmnist_mini(source: Source, raw: RawData) -> Dataset:
     (content,) = raw.contents.values()
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            train, test = ((arrays[f"{split}_images"][:, None], arrays[f"{split}_labels"]) for split in _SPLITS)
+            train, test = (
+                (arrays[f"{split}_images"][:, None], arrays[f"{split}_labels"]) for split in ("train", "test")
+            )
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"expected images and labels in {str(raw.found.paths[0])!r}: {error}") from None
     return _images(source, train=train, test=test, constants="fmnist")
-
-
-_SPLITS = ("train", "test")
 
 
 def read_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
@@ -178,9 +178,11 @@ def read_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
         raise InputError(f"expected an IDX file of bytes as {name}, got one that begins {content[:4]!r}")
     num_dimensions = content[3]
     start = 4 + 4 * num_dimensions
-    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
-    if len(shape) != num_dimensions or len(content) != start + int(np.prod(shape)):
-        raise InputError(f"expected {shape} bytes of data in {name}, got {max(len(content) - start, 0)}: truncated?")
+    shape = tuple(int.from_bytes(content[place : place + 4]) for place in range(4, start, 4))
+    if len(content) != start + math.prod(shape):
+        raise InputError(
+            f"expected {start + math.prod(shape)} bytes in {name}, as its head says, got {len(content)}: truncated?"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
