@@ -22,7 +22,24 @@ from gdpfed.results.without_training import noise_table, sampling_table
 from gdpfed.tasks.task import PRESETS, load_task
 
 DOCS = Path(__file__).parent
-COMMANDS = ["", "plan", "plan compare", "verify", "account", "reproduce", "reproduce sampling", "reproduce noise"]
+COMMANDS = [
+    "",
+    "plan",
+    "plan compare",
+    "verify",
+    "account",
+    "reproduce",
+    "reproduce sampling",
+    "reproduce noise",
+    "train",
+    "compare",
+    "resume",
+    "show",
+    "data",
+    "data list",
+    "data get",
+    "data check",
+]
 
 
 def help_text(command: str) -> str:

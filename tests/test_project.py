@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gdpfed"
 MODULES = sorted(SOURCE.rglob("*.py"))
 # A layer may import from itself and from those before it.
-LAYERS = ["errors", "config", "privacy", "planning", "tasks", "results", "cli"]
+LAYERS = ["errors", "config", "streams", "privacy", "planning", "tasks", "training", "runs", "results", "cli"]
 
 
 def layer(module: str) -> str:
@@ -37,10 +37,10 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_exported_names() -> None:
     assert sorted(gdpfed.__all__) == sorted(
         [
-            "Budgets", "GdpfedError", "Group", "InputError", "METHODS", "Plan", "PlanSettings", "PrivacyError",
-            "SampledGaussian", "Task", "__version__", "assign", "epsilon_of", "load_plan", "load_task", "make_plan",
+            "Budgets", "GdpfedError", "Group", "InputError", "LocalTraining", "METHODS", "Plan", "PlanSettings", "PrivacyError",
+            "SampledGaussian", "Task", "Trained", "__version__", "assign", "epsilon_of", "load_plan", "load_task", "make_plan",
             "max_participations_for", "noise_multiplier_for", "num_rounds_for", "parse_compact", "plan_hash",
-            "read_budgets", "sampling_rate_for", "save_plan", "server_epsilon",
+            "read_budgets", "sampling_rate_for", "save_plan", "server_epsilon", "train",
         ]
     )  # fmt: skip
     for name in gdpfed.__all__:

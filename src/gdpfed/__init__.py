@@ -33,6 +33,9 @@ _HOME = {
     "PlanSettings": "gdpfed.planning.settings",
     "Task": "gdpfed.tasks.task",
     "load_task": "gdpfed.tasks.task",
+    "LocalTraining": "gdpfed.training.cohort",
+    "Trained": "gdpfed.runs.api",
+    "train": "gdpfed.runs.api",
     "GdpfedError": "gdpfed.errors",
     "InputError": "gdpfed.errors",
     "PrivacyError": "gdpfed.errors",
@@ -44,11 +47,13 @@ __all__ = [
     "GdpfedError",
     "Group",
     "InputError",
+    "LocalTraining",
     "Plan",
     "PlanSettings",
     "PrivacyError",
     "SampledGaussian",
     "Task",
+    "Trained",
     "__version__",
     "assign",
     "epsilon_of",
@@ -64,6 +69,7 @@ __all__ = [
     "sampling_rate_for",
     "save_plan",
     "server_epsilon",
+    "train",
 ]
 
 if TYPE_CHECKING:
@@ -76,7 +82,9 @@ if TYPE_CHECKING:
     from gdpfed.privacy.adversaries import max_participations_for, server_epsilon
     from gdpfed.privacy.budgets import Budgets, parse_compact, read_budgets
     from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
+    from gdpfed.runs.api import Trained, train
     from gdpfed.tasks.task import Task, load_task
+    from gdpfed.training.cohort import LocalTraining
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,10 @@ import typer
 
 from gdpfed import __version__
 from gdpfed.cli.account import account
+from gdpfed.cli.data import data_app
 from gdpfed.cli.plan import plan_app, verify
 from gdpfed.cli.reproduce import reproduce_app
+from gdpfed.cli.train import compare, resume, show, train
 from gdpfed.errors import GdpfedError
 
 __all__ = ["app", "main"]
@@ -25,6 +27,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(plan_app, name="plan")
+app.command()(train)
+app.command()(compare)
+app.command()(resume)
+app.command()(show)
+app.add_typer(data_app, name="data")
 app.command()(verify)
 app.command()(account)
 app.add_typer(reproduce_app, name="reproduce")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gdpfed.errors import InputError
+from gdpfed.planning.methods import METHODS
 from gdpfed.planning.settings import PlanSettings
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Keep",
     "Linked",
     "MaxParticipations",
+    "Method",
     "MinGroupSize",
     "NoiseMultipliers",
     "Participation",
@@ -35,6 +37,7 @@ __all__ = [
     "stated",
 ]
 
+Method = Annotated[str | None, typer.Option("--method", help=f"One of {', '.join(METHODS)}. Default: gdpfed+.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="Rounds of training.")]
 Participation = Annotated[
     float | None,

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_comparison, print_json, print_plan
 from gdpfed.errors import InputError
-from gdpfed.planning.methods import METHODS, check_method, make_plan
+from gdpfed.planning.methods import check_method, make_plan
 from gdpfed.planning.plan import Plan, assign
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
 from gdpfed.privacy.budgets import Budgets
@@ -44,9 +44,7 @@ def of(
             "client,epsilon[,delta]), a .toml file, or a text such as 2000@0.5,2000@1.5,2000@3."
         ),
     ],
-    method: Annotated[
-        str | None, typer.Option("--method", help=f"One of {', '.join(METHODS)}. Default: gdpfed+.")
-    ] = None,
+    method: options.Method = None,
     rounds: options.Rounds = None,
     participation: options.Participation = None,
     clip_norm: options.ClipNorm = None,

@@ -34,6 +34,7 @@ __all__ = [
     "accountant_version",
     "check_accountant",
     "check_delta",
+    "epsilon_bound",
     "epsilon_of",
     "gaussian_epsilon",
     "grid_interval",
@@ -153,6 +154,22 @@ def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: i
             sampling_rate=sampling_rate,
             num_rounds=num_rounds,
             grid_interval=grid_interval(rough, num_rounds),
+        ).get_epsilon_for_delta(delta)
+    )
+
+
+def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accountant = "pld") -> float:
+    """An upper bound on `epsilon_of`, about 0.1 % above it and ten times as fast: for a display that counts rounds."""
+    if check_accountant(accountant) == "rdp" or mechanism.sampling_rate in (0, 1) or mechanism.noise_multiplier == 0:
+        return epsilon_of(mechanism, delta=delta, accountant=accountant)
+    from gdpfed.privacy import pld
+
+    return float(
+        pld.composed_distribution(
+            noise_multiplier=mechanism.noise_multiplier,
+            sampling_rate=mechanism.sampling_rate,
+            num_rounds=mechanism.num_rounds,
+            grid_interval=grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR),
         ).get_epsilon_for_delta(delta)
     )
 

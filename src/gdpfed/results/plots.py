@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gdpfed.planning.plan import Plan
+    from gdpfed.results.runs import Curve
     from gdpfed.results.without_training import SweepLine
 
-__all__ = ["plot_methods", "plot_sampling_sweep", "save_figure"]
+__all__ = ["plot_curves", "plot_methods", "plot_sampling_sweep", "save_figure"]
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 _DASHES = ("-", "--", "-.", ":")
 _HATCHES = ("", "///", "...", "xxx")
 _STYLE: dict[Any, Any] = {
@@ -132,4 +133,33 @@ def plot_methods(plans: Mapping[str, Sequence["Plan"]]) -> "Figure":
         axis.set_ylabel("signal-to-noise, relative to dp-fedavg" if relative else "signal-to-noise")
         axis.grid(visible=False, axis="x")
         axis.legend(frameon=False, ncols=len(shown), loc="upper left")
+        return figure
+
+
+def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
+    """Test accuracy against rounds: the mean over seeds, and the span between the lowest and the highest."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        tasks = list(dict.fromkeys(curve.title for curve in drawn))
+        figure = Figure(figsize=(5.2 * len(tasks), 3.8), layout="constrained")
+        for axis, title in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            by_method: dict[str, list[Curve]] = {}
+            for curve in drawn:
+                if curve.title == title and curve.rounds:
+                    by_method.setdefault(curve.method, []).append(curve)
+            for place, (method, same) in enumerate(by_method.items()):
+                length = min(len(curve.rounds) for curve in same)
+                columns = list(zip(*(curve.accuracies[:length] for curve in same), strict=True))
+                means = [sum(column) / len(column) for column in columns]
+                rounds = same[0].rounds[:length]
+                colour = _COLOURS[place % len(_COLOURS)]
+                label = f"{method} ({means[-1]:.1f})"
+                axis.plot(rounds, means, _DASHES[place % len(_DASHES)], color=colour, label=label)
+                if len(same) > 1:
+                    lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+                    axis.fill_between(rounds, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+            axis.set(title=title, xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
+            axis.legend(frameon=False, fontsize=8, loc="lower right")
+        figure.text(0.995, 0.005, "simulation: not a private release", ha="right", fontsize=6, color="#777777")
         return figure

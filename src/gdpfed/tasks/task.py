@@ -5,42 +5,86 @@ the same keys: a ``title``, ``budgets`` (compact text, or the path of a budgets 
 `PlanSettings`.
 """
 
+import dataclasses
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
 
 from gdpfed.config import from_mapping, read_toml
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
 
-__all__ = ["PRESETS", "Task", "load_task"]
+__all__ = ["DEMONSTRATION", "PRESETS", "Task", "TrainingSettings", "load_task", "task_to_toml"]
 
+# The paper's configurations, and the one whose data ships inside the package.
 PRESETS = ("fmnist", "svhn", "cifar10", "shakespeare")
+DEMONSTRATION = "fmnist-mini"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What is trained on which data, and how, apart from what the plan needs to know."""
+
+    dataset: str = "fmnist-mini"
+    model: str = "small-cnn"
+    model_width: int | None = None
+    partition: Literal["iid", "dirichlet", "natural"] = "iid"
+    concentration: float = 0.5
+    min_examples: int = 1
+    batch_size: int = 10
+    momentum: float = 0.0
+    learning_rate_decay: float = 0.99
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        partitions = ("iid", "dirichlet", "natural")
+        if self.partition not in partitions:
+            hint = suggestion(self.partition, partitions)
+            raise InputError(f"expected partition 'iid', 'dirichlet' or 'natural', got {self.partition!r}{hint}")
+        for name in ("batch_size", "min_examples", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+        if not 0 < self.concentration < float("inf"):
+            raise InputError(f"expected a finite concentration > 0, got concentration={self.concentration}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
+        if not 0 < self.learning_rate_decay <= 1:
+            raise InputError(
+                f"expected 0 < learning_rate_decay <= 1, got learning_rate_decay={self.learning_rate_decay}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """Budgets, and the settings to plan them with."""
+    """Budgets, the settings to plan them with, and what to train.
+
+    ``budgets_source`` is where the budgets came from: a compact text, or the path of a file.
+    """
 
     title: str
     budgets: Budgets
+    budgets_source: str
     settings: PlanSettings
+    training: TrainingSettings = TrainingSettings()
 
 
 def load_task(source: str) -> Task:
     """Finds out what ``source`` is, and reads it."""
-    if source in PRESETS:
+    if source in (*PRESETS, DEMONSTRATION):
         text = resources.files("gdpfed.tasks").joinpath("presets", f"{source}.toml").read_text(encoding="utf-8")
         return _task(text, source=f"preset {source!r}", folder=Path())
     path = Path(source)
     if path.suffix.lower() == ".toml":
         return _task(read_toml(path), source=repr(source), folder=path.parent)
     if not path.is_file() and looks_compact(source):
-        return Task(title=source, budgets=parse_compact(source), settings=PlanSettings())
+        return Task(title=source, budgets=parse_compact(source), budgets_source=source, settings=PlanSettings())
     if path.is_file() or path.suffix:
-        return Task(title=path.name, budgets=read_budgets(path), settings=PlanSettings())
+        return Task(title=path.name, budgets=read_budgets(path), budgets_source=source, settings=PlanSettings())
     raise InputError(
         f"expected a preset ({', '.join(PRESETS)}), a .csv, .json, .parquet or .toml file, or a text such as "
         f"2000@0.5,2000@3, got {source!r}{suggestion(source, PRESETS)}"
@@ -60,8 +104,22 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
     title = content.pop("title", source)
     if not isinstance(title, str):
         raise InputError(f"expected title to be a text, got {title!r} in {source}")
+    training = content.pop("training", {})
+    if not isinstance(training, dict):
+        raise InputError(f"expected a table [training] in {source}, got {training!r}")
+    compact = looks_compact(budgets)
     return Task(
         title=title,
-        budgets=parse_compact(budgets) if looks_compact(budgets) else read_budgets(folder / budgets),
+        budgets=parse_compact(budgets) if compact else read_budgets(folder / budgets),
+        budgets_source=budgets if compact else str(folder / budgets),
         settings=from_mapping(PlanSettings, content, source=source),
+        training=from_mapping(TrainingSettings, training, source=f"{source}, [training]"),
     )
+
+
+def task_to_toml(task: Task) -> str:
+    """The task as a file that `load_task` reads back."""
+    settings = {name: value for name, value in dataclasses.asdict(task.settings).items() if value is not None}
+    training = {name: value for name, value in dataclasses.asdict(task.training).items() if value is not None}
+    content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
+    return tomli_w.dumps(content)

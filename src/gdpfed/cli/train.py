@@ -1,0 +1,307 @@
+"""`gdpfed train`, `resume`, `compare` and `show`."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdpfed.cli import options
+from gdpfed.cli.show import console, print_json, rounded_up, table
+from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.planning.methods import check_method, make_plan
+from gdpfed.tasks.task import DEMONSTRATION, Task, load_task
+
+if TYPE_CHECKING:
+    from gdpfed.results.runs import Curve
+    from gdpfed.runs.folder import RunFolder
+    from gdpfed.runs.simulate import Progress, Watcher
+
+__all__ = ["compare", "resume", "show", "train"]
+
+Source = Annotated[
+    str, typer.Argument(help="A preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare) or a .toml file.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Threads that train. Default: all cores.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with the data files. Default: $GDPFED_DATA.")]
+EvaluateEvery = Annotated[int | None, typer.Option("--evaluate-every", help="Rounds between evaluations.")]
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401 - only to see that it is there
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="torch", extra="torch", purpose="training") from None
+
+
+def _workers(asked: int | None) -> int:
+    if asked is not None and asked < 1:
+        raise InputError(f"expected --workers >= 1, got --workers {asked}")
+    return asked or os.cpu_count() or 1
+
+
+def _changed(task: Task, evaluate_every: int | None, **changes: object) -> Task:
+    settings = options.stated(task.settings, changes)
+    training = task.training
+    if evaluate_every is not None:
+        training = dataclasses.replace(training, evaluate_every=evaluate_every)
+    return dataclasses.replace(task, settings=settings, training=training)
+
+
+def train(
+    source: Source = DEMONSTRATION,
+    method: options.Method = None,
+    seed: Seed = 1,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    clip_norm: options.ClipNorm = None,
+    delta: options.Delta = None,
+    accountant: options.Accountant = None,
+    weights: options.Weights = None,
+    server_learning_rate: options.ServerLearningRate = None,
+    max_participations: options.MaxParticipations = None,
+    evaluate_every: EvaluateEvery = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run. Default: runs/TASK-METHOD-seedN.")
+    ] = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train a task within its clients' budgets: a simulation, in a folder that can be resumed."""
+    _need_torch()
+    from gdpfed.runs.folder import create_run
+
+    task = _changed(
+        load_task(source),
+        evaluate_every,
+        method=method,
+        num_rounds=rounds,
+        participation=participation,
+        clip_norm=clip_norm,
+        delta=delta,
+        accountant=accountant,
+        weights=weights,
+        server_learning_rate=server_learning_rate,
+        max_participations=max_participations,
+    )
+    plan = make_plan(task.budgets, task.settings)
+    name = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
+    folder = out or Path("runs") / f"{name}-{plan.method}-seed{seed}"
+    run = create_run(folder, task=task, plan=plan, seed=seed)
+    _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Go on with a run that was interrupted; the result is what it would have been."""
+    _need_torch()
+    from gdpfed.runs.folder import open_run
+
+    run = open_run(folder)
+    if run.is_finished and not as_json:
+        console().print(f"{folder} is finished; see it with: gdpfed show {folder}", soft_wrap=True)
+        return
+    _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+
+
+def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_json: bool) -> None:
+    from gdpfed.runs.folder import STAMP
+    from gdpfed.runs.simulate import simulate
+
+    out = console()
+    if not as_json:
+        out.print(f"{run.task.title}, {run.plan.method}, seed {run.seed}, in {run.path}; {STAMP}", soft_wrap=True)
+    with _watching(run.plan.num_rounds, quiet=as_json) as watch:
+        final = simulate(run, num_workers=_workers(workers), data_dir=data_dir, watch=watch)
+    if as_json:
+        print_json(
+            {
+                "folder": str(run.path),
+                "method": run.plan.method,
+                "seed": run.seed,
+                "accuracy": final.accuracy,
+                "loss": final.loss,
+                "stamp": STAMP,
+            }
+        )
+        return
+    costs = ", ".join(rounded_up(group.epsilon_release, 3) for group in run.plan.groups)
+    out.print(f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}", soft_wrap=True)
+    out.print(f"see it with: gdpfed show {run.path}", soft_wrap=True)
+
+
+@contextmanager
+def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
+    """A live display on a terminal, lines elsewhere; Ctrl-C leaves a run that can be resumed."""
+    if quiet:
+        yield None
+        return
+    started = time.perf_counter()
+    done = 0
+
+    def line(progress: "Progress") -> str:
+        left = (time.perf_counter() - started) / done * (num_rounds - progress.record.round_number - 1)
+        judged = ""
+        if progress.evaluation is not None and progress.epsilons is not None:
+            spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
+            judged = f"  accuracy {progress.evaluation.accuracy:5.2f} %  loss {progress.evaluation.loss:.3f}  epsilon {spent}"
+        return (
+            f"round {progress.record.round_number + 1:3d}/{num_rounds}{judged}  "
+            f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
+        )
+
+    if not sys.stdout.isatty():
+
+        def plain(progress: "Progress") -> None:
+            nonlocal done
+            done += 1
+            if progress.evaluation is not None and (progress.record.round_number + 1) % max(1, num_rounds // 10) == 0:
+                sys.stdout.write(line(progress) + "\n")
+                sys.stdout.flush()
+
+        yield plain
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    with Bars(BarColumn(), TextColumn("{task.description}"), console=console()) as bars:
+        bar = bars.add_task("starting", total=num_rounds)
+        last = ""
+
+        def live(progress: "Progress") -> None:
+            nonlocal done, last
+            done += 1
+            if progress.evaluation is not None:
+                last = line(progress)
+            bars.update(bar, completed=progress.record.round_number + 1, description=last or line(progress))
+
+        yield live
+
+
+def compare(
+    source: Source = DEMONSTRATION,
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas.")
+    ] = "fedavg,dp-fedavg,gdpfed+,pooled",
+    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds: 1, 2, ...")] = 1,
+    rounds: options.Rounds = None,
+    participation: options.Participation = None,
+    clip_norm: options.ClipNorm = None,
+    delta: options.Delta = None,
+    accountant: options.Accountant = None,
+    evaluate_every: EvaluateEvery = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the runs; finished ones are kept, others resumed.")
+    ] = Path("runs/compare"),
+    picture: Annotated[Path | None, typer.Option("--picture", help="Default: curves.png in the folder.")] = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train several methods on several seeds, and show them side by side."""
+    _need_torch()
+    from gdpfed.results.runs import curves
+    from gdpfed.runs.folder import create_run, open_run
+
+    if seeds < 1:
+        raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
+    names = [check_method(name.strip()) for name in methods.split(",")]
+    runs = []
+    for seed in range(1, seeds + 1):
+        for name in names:
+            task = _changed(
+                load_task(source),
+                evaluate_every,
+                method=name,
+                num_rounds=rounds,
+                participation=participation,
+                clip_norm=clip_norm,
+                delta=delta,
+                accountant=accountant,
+            )
+            folder = out / f"{name}-seed{seed}"
+            plan = make_plan(task.budgets, task.settings)
+            if (folder / "run.toml").exists():
+                run = open_run(folder)
+                if run.plan != plan or run.task.training != task.training:
+                    raise InputError(f"{str(folder)!r} holds a run with other settings: choose another --out")
+            else:
+                run = create_run(folder, task=task, plan=plan, seed=seed)
+            if not run.is_finished:
+                _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+            runs.append(run)
+    _show(curves(runs), picture=picture or out / "curves.png", as_json=as_json)
+
+
+def show(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Where to draw the curves. Default: beside the runs.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """A table of runs, and their curves as a picture."""
+    _need_torch()
+    from gdpfed.results.runs import curves, find_runs
+
+    _show(curves(find_runs(folders)), picture=picture or folders[0] / "curves.png", as_json=as_json)
+
+
+def _show(drawn: "list[Curve]", *, picture: Path, as_json: bool) -> None:
+    from gdpfed.results.plots import plot_curves, save_figure
+    from gdpfed.results.runs import method_results
+    from gdpfed.runs.folder import STAMP
+
+    results = method_results(drawn)
+    made: str | None = None
+    if any(curve.rounds for curve in drawn):
+        try:
+            made = str(save_figure(plot_curves(drawn), picture))
+        except MissingExtraError:
+            made = None
+    if as_json:
+        content = [{**dataclasses.asdict(result), "mean": result.mean, "std": result.std} for result in results]
+        runs = [dataclasses.asdict(curve) for curve in drawn]
+        print_json({"stamp": STAMP, "results": content, "runs": runs, "picture": made})
+        return
+    out = console()
+    out.print(
+        table(
+            "Test accuracy (%)",
+            ["method", "task", "seeds", "mean", "std", "paper", "epsilon (release)"],
+            [
+                [
+                    result.method,
+                    result.title,
+                    str(len(result.accuracies)),
+                    f"{result.mean:.2f}",
+                    "" if result.std is None else f"{result.std:.2f}",
+                    "" if result.paper is None else f"{result.paper:.2f}",
+                    " ".join(
+                        "none" if epsilon is None else rounded_up(epsilon, 3)
+                        for epsilon in next(c.epsilons for c in drawn if c.method == result.method and c.is_finished)
+                    ),
+                ]
+                for result in results
+            ],
+        )
+    )
+    unfinished = [curve for curve in drawn if not curve.is_finished]
+    for curve in unfinished:
+        reached = curve.rounds[-1] if curve.rounds else 0
+        out.print(
+            f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {reached} of {curve.num_rounds} rounds"
+        )
+    out.print(STAMP, soft_wrap=True)
+    out.print(f"picture: {made}" if made else "no picture: pip install 'gdpfed[plots]' to draw it", soft_wrap=True)

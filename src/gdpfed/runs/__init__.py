@@ -1,0 +1,1 @@
+"""Whole runs: prepare, train round by round, record, resume."""

@@ -1,0 +1,262 @@
+"""Train a task under its plan, round by round, in this process.
+
+Place: tasks -> plan -> rounds -> records. A simulation: all data in one place, noise from a seed.
+
+Guarantees (tests of the same name):
+  same_seed_same_bytes      records and model, for every number of workers.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gdpfed import streams
+from gdpfed.errors import InputError
+from gdpfed.planning.plan import Plan, assign
+from gdpfed.privacy.accountant import epsilon_bound
+from gdpfed.privacy.budgets import Budgets
+from gdpfed.runs.folder import RunFolder
+from gdpfed.tasks.datasets import Dataset, load_dataset
+from gdpfed.tasks.models import build_model, refuse_running_statistics
+from gdpfed.tasks.partitions import partition_dirichlet, partition_iid, partition_natural
+from gdpfed.tasks.task import Task, TrainingSettings
+from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
+
+__all__ = ["Evaluation", "Progress", "Simulation", "prepare", "simulate", "spent_so_far"]
+
+_EVALUATION_BATCH = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How the model does on the public test set."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Progress:
+    """Handed to whoever watches, after each round."""
+
+    record: RoundRecord
+    evaluation: Evaluation | None
+    epsilons: tuple[float, ...] | None
+    num_rounds: int
+    seconds: float
+    clients_per_second: float
+
+
+Watcher = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Simulation:
+    """Everything that stays the same from round to round."""
+
+    plan: Plan
+    assignment: NDArray[np.int64]
+    model: nn.Module
+    trainer: CohortTrainer
+    test_inputs: Tensor
+    test_labels: Tensor
+    seed: int
+
+    def run_round(self, state: TrainingState) -> tuple[TrainingState, RoundRecord]:
+        """One round from ``state``."""
+        return run_round(
+            state,
+            plan=self.plan,
+            assignment=self.assignment,
+            updates=lambda parameters, clients: self.trainer.updates(
+                parameters, clients, seed=self.seed, round_number=state.round_number
+            ),
+            layer_sizes=self.trainer.layer_sizes,
+            seed=self.seed,
+        )
+
+    def initial_state(self) -> TrainingState:
+        """Before the first round."""
+        return initial_state(flat_parameters(self.model), len(self.assignment))
+
+    def load(self, parameters: Tensor) -> nn.Module:
+        """The model with these parameters."""
+        nn.utils.vector_to_parameters(parameters, self.model.parameters())
+        return self.model
+
+    def evaluate(self, parameters: Tensor) -> Evaluation:
+        """Accuracy and mean loss on the test set, in batches of a fixed size, so that workers change nothing."""
+        model = self.load(parameters)
+
+        def judge(start: int) -> tuple[int, float]:
+            with torch.no_grad():
+                inputs = self.test_inputs[start : start + _EVALUATION_BATCH]
+                labels = self.test_labels[start : start + _EVALUATION_BATCH]
+                logits = model(inputs)
+                losses = nn.functional.cross_entropy(logits, labels, reduction="none").double()
+                return int((logits.argmax(1) == labels).sum()), float(losses.sum())
+
+        results = self.trainer.map(judge, range(0, len(self.test_labels), _EVALUATION_BATCH))
+        correct = sum(count for count, _ in results)
+        loss = math.fsum(total for _, total in results) / len(self.test_labels)
+        return Evaluation(accuracy=100 * correct / len(self.test_labels), loss=loss if math.isfinite(loss) else 1e300)
+
+
+def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
+    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy."""
+    if not plan.is_private:
+        return (math.inf,) * len(plan.groups)
+    if rounds == 0:
+        return (0.0,) * len(plan.groups)
+    if rounds == plan.num_rounds:
+        return tuple(group.epsilon_release for group in plan.groups)
+    return tuple(
+        min(
+            epsilon_bound(
+                dataclasses.replace(plan.mechanism(group), num_rounds=rounds),
+                delta=group.delta,
+                accountant=plan.accountant,
+            ),
+            group.epsilon_release,
+        )
+        for group in plan.groups
+    )
+
+
+def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[NDArray[np.int64]]:
+    generator = streams.generator(seed, "partition")
+    if training.partition == "iid":
+        return partition_iid(len(dataset.train_labels), num_clients, generator=generator)
+    if training.partition == "dirichlet":
+        return partition_dirichlet(
+            dataset.train_labels,
+            num_clients,
+            concentration=training.concentration,
+            min_size=training.min_examples,
+            generator=generator,
+        )
+    if dataset.owners is None:
+        raise InputError(f"expected a data set with owners for partition 'natural', got {dataset.name!r}: use 'iid'")
+    return partition_natural(dataset.owners, num_clients, generator=generator)
+
+
+def _shuffled(budgets: Budgets, seed: int) -> Budgets:
+    """The budgets dealt out at random, where clients have no names: groups must not follow the data's order."""
+    if budgets.clients is not None:
+        return budgets
+    order = streams.generator(seed, "groups").permutation(len(budgets))
+    return dataclasses.replace(budgets, epsilons=budgets.epsilons[order], deltas=budgets.deltas[order])
+
+
+def prepare(
+    task: Task, plan: Plan, *, seed: int, num_workers: int, data_dir: str | Path | None = None, chunk: int | None = None
+) -> Simulation:
+    """Loads the data, deals it out, builds the model."""
+    dataset = load_dataset(task.training.dataset, data_dir=data_dir)
+    sizes: dict[str, int] = {"num_classes": dataset.num_classes}
+    if dataset.train_inputs.ndim == 4:
+        sizes["channels"] = dataset.train_inputs.shape[1]
+    if task.training.model_width is not None:
+        sizes["width"] = task.training.model_width
+    model = build_model(task.training.model, seed=seed, **sizes)
+    if plan.is_private:
+        refuse_running_statistics(model)
+    data = ClientData(
+        inputs=torch.from_numpy(dataset.train_inputs),
+        labels=torch.from_numpy(dataset.train_labels),
+        members=_members(dataset, task.training, len(task.budgets), seed),
+    )
+    local = LocalTraining(
+        learning_rate=task.settings.learning_rate,
+        learning_rate_decay=task.training.learning_rate_decay,
+        momentum=task.training.momentum,
+        local_steps=task.settings.local_steps,
+        batch_size=task.training.batch_size,
+    )
+    return Simulation(
+        plan=plan,
+        assignment=assign(plan, _shuffled(task.budgets, seed)),
+        model=model,
+        trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk),
+        test_inputs=torch.from_numpy(dataset.test_inputs),
+        test_labels=torch.from_numpy(dataset.test_labels),
+        seed=seed,
+    )
+
+
+def simulate(
+    run: RunFolder,
+    *,
+    num_workers: int,
+    data_dir: str | Path | None = None,
+    watch: Watcher | None = None,
+    chunk: int | None = None,
+) -> Evaluation:
+    """Runs, or goes on with, a run to its end; returns the last evaluation."""
+    torch.set_num_threads(1)
+    simulation = prepare(run.task, run.plan, seed=run.seed, num_workers=num_workers, data_dir=data_dir, chunk=chunk)
+    state = run.load_checkpoint() or simulation.initial_state()
+    evaluation = None
+    board = run.event_writer(state.round_number)
+    try:
+        while state.round_number < run.plan.num_rounds:
+            started = time.perf_counter()
+            state, record = simulation.run_round(state)
+            seconds = time.perf_counter() - started
+            due = (
+                state.round_number % run.task.training.evaluate_every == 0 or state.round_number == run.plan.num_rounds
+            )
+            evaluation = simulation.evaluate(state.parameters) if due else None
+            spent = spent_so_far(run.plan, state.round_number) if due else None
+            if evaluation is not None and spent is not None:
+                run.append("records.jsonl", _as_json(state, record, evaluation, spent))
+                board.add_scalar("accuracy", evaluation.accuracy, state.round_number)
+                board.add_scalar("loss", evaluation.loss, state.round_number)
+                for group, epsilon in zip(run.plan.groups, spent, strict=True):
+                    board.add_scalar(f"epsilon_release/{group.name}", epsilon, state.round_number)
+            run.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": sum(record.cohort)})
+            run.save_checkpoint(state)
+            if watch is not None:
+                watch(
+                    Progress(
+                        record=record,
+                        evaluation=evaluation,
+                        epsilons=spent,
+                        num_rounds=run.plan.num_rounds,
+                        seconds=time.perf_counter() - started,
+                        clients_per_second=sum(record.cohort) / seconds,
+                    )
+                )
+        final = evaluation or simulation.evaluate(state.parameters)
+        model = simulation.load(state.parameters)
+        names, tensors = zip(*((name, value.detach()) for name, value in model.named_parameters()), strict=True)
+        run.save_model(list(names), list(tensors))
+    finally:
+        board.close()
+        simulation.trainer.close()
+    return final
+
+
+def _as_json(
+    state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...]
+) -> dict[str, Any]:
+    return {
+        "round": state.round_number,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "epsilons": [None if math.isinf(value) else value for value in spent],
+        "cohort": list(record.cohort),
+        "clipped": record.clipped,
+        "dropped": record.dropped,
+        "update_norm": record.update_norm,
+    }

@@ -1,0 +1,137 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gdpfed.errors import InputError
+from gdpfed.runs import folder
+from gdpfed.runs.folder import create_run, open_run
+from gdpfed.runs.simulate import simulate
+from gdpfed.tasks.task import Task
+from tests.runs.conftest import start
+
+# Forks a child that trains, kills it after a random time, and again, until it ends by itself. PyTorch has computed
+# nothing in the parent.
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from gdpfed.runs.folder import open_run
+from gdpfed.runs.simulate import simulate
+from gdpfed.tasks.datasets import load_dataset
+load_dataset("fmnist-mini")
+path, wanted = Path(sys.argv[1]), int(sys.argv[2])
+chance = random.Random(os.urandom(8))
+kills = 0
+while True:
+    child = os.fork()
+    if child == 0:
+        simulate(open_run(path), num_workers=2)
+        os._exit(0)
+    if kills < wanted:
+        time.sleep(chance.uniform(0.15, 1.2))
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        kills += 1
+    else:
+        assert status == 0, status
+        break
+print(kills)
+"""
+
+
+def test_killed_anywhere_same_bytes(tiny: Task, tmp_path: Path) -> None:
+    """A run of 60 rounds, killed up to 20 times at random moments, against one that was left alone."""
+    calm = start(tiny, tmp_path / "calm", num_rounds=60)
+    simulate(calm, num_workers=2)
+    disturbed = start(tiny, tmp_path / "disturbed", num_rounds=60)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(disturbed.path), "20"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3
+    for name in ("records.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.toml"):
+        assert (calm.path / name).read_bytes() == (disturbed.path / name).read_bytes(), name
+
+
+def test_interrupted_and_resumed(tiny: Task, tmp_path: Path) -> None:
+    calm = start(tiny, tmp_path / "calm")
+    simulate(calm, num_workers=1)
+    run = start(tiny, tmp_path / "run")
+
+    class Enough(KeyboardInterrupt):
+        pass
+
+    def stop(progress: object) -> None:
+        if progress.record.round_number == 2:  # type: ignore[attr-defined]
+            raise Enough
+
+    with pytest.raises(Enough):
+        simulate(run, num_workers=2, watch=stop)
+    assert not open_run(run.path).is_finished
+    simulate(open_run(run.path), num_workers=1)
+    assert (calm.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
+    assert (calm.path / "records.jsonl").read_bytes() == (run.path / "records.jsonl").read_bytes()
+
+
+def test_another_plan_is_refused(tiny: Task, tmp_path: Path) -> None:
+    one = start(tiny, tmp_path / "one")
+    simulate(one, num_workers=1)
+    other = start(tiny, tmp_path / "other", num_rounds=7)
+    (other.path / "checkpoint.safetensors").write_bytes((one.path / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(InputError, match="another plan"):
+        simulate(other, num_workers=1)
+
+
+def test_a_damaged_checkpoint_says_so(tiny: Task, tmp_path: Path) -> None:
+    run = start(tiny, tmp_path / "run")
+    (run.path / "checkpoint.safetensors").write_bytes(b"\0" * 20)
+    with pytest.raises(InputError, match="damaged"):
+        simulate(run, num_workers=1)
+
+
+def test_a_cut_record_is_dropped(tiny: Task, tmp_path: Path) -> None:
+    calm = start(tiny, tmp_path / "calm")
+    simulate(calm, num_workers=1)
+    run = start(tiny, tmp_path / "run")
+    (run.path / "records.jsonl").write_text('{"round": 2, "accuracy": 1.0}\n{"round": 4, "accu')
+    simulate(run, num_workers=1)
+    assert run.records() == calm.records()
+
+
+def test_an_existing_run_is_not_overwritten(tiny: Task, tmp_path: Path) -> None:
+    run = start(tiny, tmp_path / "run")
+    with pytest.raises(InputError, match="gdpfed resume"):
+        create_run(run.path, task=run.task, plan=run.plan, seed=1)
+    with pytest.raises(InputError, match="run folder"):
+        open_run(tmp_path)
+
+
+def test_a_full_disk_stops_with_everything_whole(tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = start(tiny, tmp_path / "calm")
+    simulate(calm, num_workers=1)
+    run = start(tiny, tmp_path / "run")
+    calls = 0
+    replace = os.replace
+
+    def full(source: str, target: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(folder.os, "replace", full)
+    with pytest.raises(InputError, match=r"No space left.*gdpfed resume"):
+        simulate(run, num_workers=1)
+    monkeypatch.undo()
+    simulate(open_run(run.path), num_workers=1)
+    assert (calm.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
