@@ -1,7 +1,12 @@
 """The models of the paper's four tasks, at sizes that the presets state.
 
-Place: what a client trains. None has running statistics: BatchNorm's would leave a client unclipped and without noise, so it is refused in a
-private run (`refuse_running_statistics`).
+Place: what a client trains. None has running statistics: BatchNorm's would leave a client unclipped and without noise,
+so it is refused in a private run (`refuse_running_statistics`).
+
+Guarantees (tests of the same name):
+  weights_follow_the_seed            alone: PyTorch's global generator is neither used nor moved.
+  running_statistics_are_refused     with the replacement in the message.
+  char_lstm_is_nn_lstm               the same outputs and gradients with the same weights.
 """
 
 from collections.abc import Callable
@@ -65,12 +70,13 @@ class _Block(nn.Module):
             )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(batch, inputs, height, width) -> (batch, outputs, height / stride, width / stride)."""
         hidden = torch.relu(self.norm1(self.conv1(images)))
         return torch.relu(self.norm2(self.conv2(hidden)) + self.shortcut(images))
 
 
 def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64) -> nn.Module:
-    """ResNet-18 with a 3x3 stem and GroupNorm; ``width`` 64 is the usual one (11,173,962 parameters), 16 a sixteenth of it."""
+    """ResNet-18 with a 3x3 stem and GroupNorm; ``width`` 64 is usual (11,173,962 parameters), 16 a sixteenth of it."""
     layers: list[nn.Module] = [
         nn.Conv2d(channels, width, 3, padding=1, bias=False),
         nn.GroupNorm(min(8, width), width),
@@ -88,7 +94,8 @@ def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64) -> nn
 class CharLSTM(nn.Module):
     """Embedding, two LSTM layers, a dense layer on the last state.
 
-    The cells are written out, so that many clients' models can be trained in one batched pass; the mathematics is nn.LSTM's.
+    The cells are written out, so that many clients' models can be trained in one batched pass; the mathematics is
+    nn.LSTM's.
     """
 
     def __init__(self, *, num_classes: int, embedding: int = 8, hidden: int = 256) -> None:
@@ -111,6 +118,7 @@ class CharLSTM(nn.Module):
         return outputs
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """(batch, length) characters -> (batch, classes) logits of the next one."""
         below = torch.stack(self._layer(self.input0(self.embed(characters)), self.state0), dim=1)
         logits: torch.Tensor = self.output(self._layer(self.input1(below), self.state1)[-1])
         return logits
@@ -139,15 +147,16 @@ def num_params(model: nn.Module) -> int:
 
 
 def refuse_running_statistics(model: nn.Module) -> None:
-    """Raises PrivacyError if the model has buffers that training changes: they would be sent beside the clipped update."""
+    """Raises PrivacyError if the model has buffers: what is written there would leave beside the clipped update."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
             raise PrivacyError(
-                f"{type(module).__name__} at {name or 'the top'!r} keeps running statistics of a client's data, which no clip bounds: "
-                f"replace it by nn.GroupNorm(num_groups, num_channels)"
+                f"{type(module).__name__} at {name or 'the top'!r} keeps running statistics of a client's data, which "
+                f"no clip bounds: replace it by nn.GroupNorm(num_groups, num_channels)"
             )
     buffers = [name for name, _ in model.named_buffers()]
     if buffers:
         raise PrivacyError(
-            f"expected a model without buffers, got {buffers[0]!r}: only trained parameters are clipped and noised"
+            f"expected a model without buffers, got {buffers[0]!r}: only trained parameters are clipped and noised; "
+            f"keep a constant as a plain attribute of the module"
         )

@@ -4,11 +4,13 @@ Place: after noise and Top-k. All of it is post-processing of released sums.
 
 Guarantees (tests of the same name):
   weighted_sum_is_the_papers     sum_m omega_m y_m.
-  projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer, and nothing else changes.
+  projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer; nothing
+                                 else changes.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +36,13 @@ def combine(plan: Plan, sums: Sequence[Tensor], layer_sizes: Sequence[int]) -> T
 def project(strict: Tensor, lax: Tensor, layer_sizes: Sequence[int]) -> Tensor:
     """PFA: in each layer, the part of ``strict`` along ``lax``: p <p, z> / ||p||^2; zero where ``lax`` is."""
     projected = []
-    for part, direction in zip(strict.split(list(layer_sizes)), lax.split(list(layer_sizes)), strict=True):
-        length = direction.dot(direction)
-        projected.append(direction * (part.dot(direction) / length) if length > 0 else torch.zeros_like(direction))
+    sizes = list(layer_sizes)
+    for part, direction in zip(torch.split(strict, sizes), torch.split(lax, sizes), strict=True):
+        length = _dot(direction, direction)
+        projected.append(direction * (_dot(part, direction) / length) if length > 0 else torch.zeros_like(direction))
     return torch.cat(projected)
+
+
+def _dot(left: Tensor, right: Tensor) -> float:
+    """By numpy, whose sum does not depend on the number of threads that PyTorch happens to have."""
+    return float(np.multiply(left.numpy(), right.numpy()).sum())

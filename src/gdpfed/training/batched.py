@@ -1,24 +1,33 @@
 """Many clients' models in one pass.
 
-Place: below the cohort trainer. A model becomes a function from stacked parameters (clients, ...) and stacked batches (clients, batch, ...) to
-logits (clients, batch, classes). Clients do not mix, so one backward pass of the summed losses gives every client's own gradient.
+Place: below the cohort trainer. A model becomes a function from stacked parameters (clients, ...) and stacked batches
+(clients, batch, ...) to logits (clients, batch, classes). Clients do not mix, so one backward pass of the summed losses
+gives every client's own gradient.
 
-Two ways to do it, same mathematics:
+Three ways to do it, same mathematics:
   layers   an nn.Sequential of Conv2d, ReLU, MaxPool2d(2), Flatten and Linear. A convolution is one matrix product for
-           each client over all patches of its batch; patches of a batch that stays are cut once; pooling is a maximum of
-           four views, with the bias and the ReLU after it, where there is a quarter of the numbers.
+           each client over all patches of its batch; patches of a batch that stays are cut once; pooling is a maximum
+           of four views, with the bias and the ReLU after it, where there is a quarter of the numbers.
   vmap     any other nn.Module, by torch.func.
+  loop     what torch.func cannot batch (nn.LSTM, nn.GRU): one client after the other.
 
 Guarantees (tests of the same name):
-  batched_equals_single      logits and gradients equal those of the module itself, client by client.
+  batched_equals_single         logits and gradients equal those of the module itself, client by client.
+  unusual_models_are_not_fast   a Sequential that only looks like the known ones is run as the module runs it.
+  threads_do_not_meet           several threads may call one batched model; the module itself is never touched.
+  random_layers_are_refused     dropout would draw in the order of the work.
 """
 
+import copy
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+
+from gdpfed.errors import InputError
 
 __all__ = ["BatchedModel", "batched_model"]
 
@@ -30,14 +39,46 @@ def batched_model(model: nn.Module) -> BatchedModel:
     """The fastest way to run many copies of ``model`` at once."""
     if _Layers.supports(model):
         return _Layers(model)
-    names = [name for name, _ in model.named_parameters()]
+    return _AnyModule(model)
 
-    def single(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        logits: Tensor = functional_call(model, dict(zip(names, parameters, strict=True)), (inputs,))
-        return logits
 
-    every = vmap(single)
-    return lambda parameters, inputs: every(tuple(parameters), inputs)
+class _AnyModule:
+    """Any module, by vmap, or one client after the other where vmap cannot."""
+
+    def __init__(self, model: nn.Module) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+                raise InputError(
+                    f"{type(module).__name__} at {name or 'the top'!r} draws in the order of the work, so the same "
+                    f"seed would not give the same model: set its p to 0, or call eval() on it"
+                )
+        # functional_call swaps a module's parameters while it runs, so every thread needs a module of its own.
+        self._pattern = copy.deepcopy(model)
+        self._own = threading.local()
+        self._names = [name for name, _ in model.named_parameters()]
+        self._one_by_one = False
+
+    def __call__(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        if not hasattr(self._own, "model"):
+            self._own.model = copy.deepcopy(self._pattern)
+        if not self._one_by_one:
+            try:
+                return vmap(self._single)(tuple(parameters), inputs)
+            except RuntimeError as error:
+                if "randomness" in str(error):
+                    raise InputError(
+                        "the model draws random numbers in the order of the work, so the same seed would not give the "
+                        "same model: take the random part out"
+                    ) from error
+                if "Batching rule not implemented" not in str(error):
+                    raise
+                self._one_by_one = True
+        rows = zip(*(part.unbind() for part in parameters), strict=True)
+        return torch.stack([self._single(row, batch) for row, batch in zip(rows, inputs.unbind(), strict=True)])
+
+    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
+        named = dict(zip(self._names, parameters, strict=True))
+        return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
 
 
 def _patches(images: Tensor, size: int) -> Tensor:
@@ -58,8 +99,8 @@ def _quarters(images: Tensor) -> list[Tensor]:
 class _Convolution(torch.autograd.Function):
     """Convolution, then 2x2 maximum if ``pooled``, then bias, then ReLU if ``rectified``.
 
-    The first of equal values takes the gradient, as in PyTorch. The matrix products are arranged as the library does them fastest: few rows,
-    many columns.
+    The first of equal values takes the gradient, as in PyTorch. The matrix products are arranged as the library does
+    them fastest: few rows, many columns.
     """
 
     @staticmethod
@@ -120,18 +161,26 @@ class _Convolution(torch.autograd.Function):
         return of_images, of_rows.permute(0, 1, 4, 2, 3), of_bias, None, None, None
 
 
+_convolve = cast(Callable[..., Tensor], _Convolution.apply)
+
+
 class _Layers:
-    """An nn.Sequential of known layers for all clients at once, in the layout (clients, channels, batch, height, width)."""
+    """An nn.Sequential of known layers for all clients at once, laid out (clients, channels, batch, rows, columns)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = list(model.children())
+        # Not model.children(), which leaves out a layer's second appearance.
+        self._layers = list(cast(nn.Sequential, model))
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
-        """Whether every layer is known; the first must be a convolution."""
-        if not isinstance(model, nn.Sequential) or not len(model) or not isinstance(model[0], nn.Conv2d):
+        """Whether every layer is known, in an order that is: convolutions first, then Flatten, then dense layers."""
+        if type(model) is not nn.Sequential or not len(model) or type(model[0]) is not nn.Conv2d:
             return False
-        return all(_is_known(layer) for layer in model)
+        kinds = [type(layer) for layer in model]
+        flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else len(kinds)
+        ordered = nn.Linear not in kinds[:flat] and not {nn.Conv2d, nn.MaxPool2d} & set(kinds[flat:])
+        own_weights = 2 * (kinds.count(nn.Conv2d) + kinds.count(nn.Linear)) == len(list(model.parameters()))
+        return ordered and own_weights and not _has_hooks(model) and all(_is_known(layer) for layer in model)
 
     def __call__(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         given = iter(parameters)
@@ -153,13 +202,13 @@ class _Layers:
                 pooled = kinds == (nn.ReLU, nn.MaxPool2d) and even
                 rectified = kinds[:1] == (nn.ReLU,)
                 place += 2 if pooled else int(rectified)
-                hidden = _Convolution.apply(hidden, next(given), next(given), patches, pooled, rectified)
+                hidden = _convolve(hidden, next(given), next(given), patches, pooled, rectified)
             elif isinstance(layer, nn.ReLU):
                 hidden = torch.relu(hidden)
             elif isinstance(layer, nn.MaxPool2d):
-                even_part = hidden[..., : hidden.shape[3] // 2 * 2, : hidden.shape[4] // 2 * 2]
-                one, two, three, four = _quarters(even_part)
-                hidden = torch.maximum(torch.maximum(one, two), torch.maximum(three, four))
+                # Not torch.maximum, which gives each of two equal values half of the gradient.
+                planes = nn.functional.max_pool2d(hidden.flatten(0, 1), 2)
+                hidden = planes.view(*hidden.shape[:2], *planes.shape[1:])
             else:
                 if images:
                     hidden, images = hidden.transpose(1, 2).flatten(2), False
@@ -171,12 +220,12 @@ class _Layers:
     @staticmethod
     def _cut_once(inputs: Tensor, size: int, pad: int) -> tuple[Tensor, Tensor]:
         """Padded inputs and their patches: kept on the tensor, for a batch that is used in several steps."""
-        kept: tuple[Tensor, Tensor] | None = getattr(inputs, "_gdpfed_patches", None)
-        if kept is None:
+        kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = getattr(inputs, "_gdpfed_patches", {})
+        if (size, pad) not in kept:
             images = nn.functional.pad(inputs, (pad,) * 4).transpose(1, 2)
-            kept = images, _patches(images, size)
+            kept = {(size, pad): (images, _patches(images, size))}
             inputs._gdpfed_patches = kept  # type: ignore[attr-defined]
-        return kept
+        return kept[size, pad]
 
 
 def _is_known(layer: nn.Module) -> bool:
@@ -184,10 +233,18 @@ def _is_known(layer: nn.Module) -> bool:
         height, width = layer.kernel_size
         plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         padded = isinstance(layer.padding, tuple) and layer.padding[0] == layer.padding[-1]
-        return height == width and plain and padded and layer.bias is not None
+        return type(layer) is nn.Conv2d and height == width and plain and padded and layer.bias is not None
     if isinstance(layer, nn.MaxPool2d):
         twos = all(value in (2, (2, 2)) for value in (layer.kernel_size, layer.stride))
-        return twos and layer.padding in (0, (0, 0)) and not layer.ceil_mode
+        still = layer.dilation in (1, (1, 1)) and not layer.return_indices
+        return type(layer) is nn.MaxPool2d and twos and still and layer.padding in (0, (0, 0)) and not layer.ceil_mode
+    if isinstance(layer, nn.Flatten):
+        return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
     if isinstance(layer, nn.Linear):
-        return layer.bias is not None
-    return isinstance(layer, nn.ReLU | nn.Flatten)
+        return type(layer) is nn.Linear and layer.bias is not None
+    return type(layer) is nn.ReLU
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for module in model.modules() for kind in kinds)

@@ -1,22 +1,30 @@
 """Train a whole cohort: many clients at once, on all cores.
 
-Place: between the sample and the mechanism. `CohortTrainer.updates` yields every sampled client's update in the clients' order. Clients are
-trained in chunks (stacked parameters, one pass for all), chunks on a pool of threads, each with one thread of its own inside PyTorch: big
-operations release the interpreter lock, and nested threading has cost ten times.
+Place: between the sample and the mechanism. `CohortTrainer.updates` yields every sampled client's update in the
+clients' order. Clients are trained in blocks (stacked parameters, one pass for all), blocks on a pool of threads, each
+with one thread of its own inside PyTorch: big operations release the interpreter lock, and nested threading has cost
+ten times.
 
-Local training: `local_steps` steps of SGD from the global model on batches of the client's own examples, drawn without replacement until all
-were seen; a client with no more examples than a batch uses all of them in every step.
+Which clients share a block follows from the cohort, the model and the data alone, never from the machine: the library's
+matrix products take other paths for other numbers and alignments of matrices, and would differ in the last bit. A chunk
+is what a worker takes at a time: one or more whole blocks.
+
+Local training: `local_steps` steps of SGD from the global model on batches of the client's own examples, drawn without
+replacement until all were seen; a client with no more examples than a batch uses all of them in every step.
 
 Guarantees (tests of the same name):
   chunks_and_workers_change_nothing    the same bytes for every chunk size and number of workers.
   same_as_plain_training               each update equals that of a plain PyTorch loop over the client's batches.
+  clients_see_only_their_own           no other client's examples, however broken, change an update.
   memory_follows_the_cohort            not the number of clients.
 """
 
+import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,9 +37,13 @@ from gdpfed.training.batched import batched_model
 
 __all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
 
-# What a chunk may take, and the most clients in it: beyond about 20 small models the caches are left.
-_CHUNK_BYTES = 256 * 2**20
-_CHUNK_CLIENTS = 20
+T = TypeVar("T")
+
+# What a block may take, and the most clients in it: beyond about 20 small models the caches are left.
+_BLOCK_BYTES = 256 * 2**20
+_BLOCK_CLIENTS = 20
+# The number of blocks is a multiple of this, and their sizes differ by one at most: two or four workers end together.
+_EVEN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,13 @@ class ClientData:
         for client, indices in enumerate(self.members):
             if not len(indices):
                 raise InputError(f"expected examples for every client, got none for client {client}: leave it out")
+            if indices.min() < 0 or indices.max() >= len(self.labels):
+                raise InputError(
+                    f"expected example numbers from 0 to {len(self.labels) - 1}, got {indices.min()} to "
+                    f"{indices.max()} for client {client}"
+                )
+        if len(self.labels) and int(self.labels.min()) < 0:
+            raise InputError(f"expected labels from 0 up, got {int(self.labels.min())}")
 
     @property
     def most_examples(self) -> int:
@@ -98,6 +117,24 @@ def local_batches(
     return np.concatenate(passes)[:needed].reshape(local.local_steps, size)
 
 
+def _check_model(model: nn.Module, data: ClientData) -> None:
+    """Raises InputError for what would otherwise fail in the middle of a round, or train what should stay."""
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"expected a model of which everything is trained, got {frozen[0]!r} with requires_grad=False: compute "
+            f"what the fixed part gives beforehand, and train the rest on that"
+        )
+    with torch.no_grad():
+        logits = copy.deepcopy(model).eval()(data.inputs[:1])
+    if logits.ndim != 2:
+        raise InputError(f"expected a model that returns (batch, classes), got the shape {tuple(logits.shape)}")
+    if int(data.labels.max()) >= logits.shape[1]:
+        raise InputError(
+            f"expected labels below {logits.shape[1]}, the model's number of classes, got {int(data.labels.max())}"
+        )
+
+
 class CohortTrainer:
     """Trains cohorts of one model on one set of clients."""
 
@@ -112,15 +149,19 @@ class CohortTrainer:
     ) -> None:
         if num_workers < 1:
             raise InputError(f"expected num_workers >= 1, got num_workers={num_workers}")
+        if chunk_clients is not None and chunk_clients < 1:
+            raise InputError(f"expected chunk_clients >= 1, got chunk_clients={chunk_clients}")
+        _check_model(model, data)
         self._shapes = [parameter.shape for parameter in model.parameters()]
         self._sizes = [parameter.numel() for parameter in model.parameters()]
         self._forward = batched_model(model)
         self._data = data
         self._local = local
-        # One width for all, so that a client's numbers do not depend on who shares its chunk.
+        # One width for all, so that a client's numbers do not depend on who shares its block.
         self._width = min(local.batch_size, data.most_examples)
         self._fixed = data.most_examples <= local.batch_size
-        self._chunk = chunk_clients or self._default_chunk()
+        self._block = self._largest_block()
+        self._blocks_at_once = max(1, (chunk_clients or 1) // self._block)
         self._pool = ThreadPoolExecutor(
             num_workers, thread_name_prefix="cohort", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -136,29 +177,38 @@ class CohortTrainer:
         """How many of them each parameter tensor has."""
         return list(self._sizes)
 
-    def _default_chunk(self) -> int:
+    def _largest_block(self) -> int:
         activations = 40 * self._width * int(np.prod(self._data.inputs.shape[1:]))
-        return max(1, min(_CHUNK_CLIENTS, _CHUNK_BYTES // (4 * (6 * self.num_params + activations))))
+        return max(1, min(_BLOCK_CLIENTS, _BLOCK_BYTES // (4 * (6 * self.num_params + activations))))
+
+    def _blocks(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        count = min(len(order), _EVEN * -(-len(order) // (_EVEN * self._block)))
+        return np.array_split(order, count) if count else []
 
     def updates(
         self, parameters: Tensor, clients: Sequence[int] | NDArray[np.int64], *, seed: int, round_number: int
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """Yields (clients, updates (clients, params) float64), chunk by chunk, in the order of ``clients``."""
-        order = np.asarray(clients, dtype=np.int64)
-        chunks = deque(np.array_split(order, range(self._chunk, len(order), self._chunk))) if len(order) else deque()
-        running: deque[tuple[NDArray[np.int64], Future[Tensor]]] = deque()
+        """Yields (clients, updates (clients, params) float64), block by block, in the order of ``clients``."""
+        blocks = self._blocks(np.asarray(clients, dtype=np.int64))
+        chunks = deque(blocks[at : at + self._blocks_at_once] for at in range(0, len(blocks), self._blocks_at_once))
+        running: deque[tuple[list[NDArray[np.int64]], Future[list[Tensor]]]] = deque()
         while chunks or running:
             while chunks and len(running) < self._window:
                 chunk = chunks.popleft()
-                running.append((chunk, self._pool.submit(self._train, parameters, chunk, seed, round_number)))
+                running.append((chunk, self._pool.submit(self._train_chunk, parameters, chunk, seed, round_number)))
             chunk, future = running.popleft()
-            yield chunk, future.result()
+            yield from zip(chunk, future.result(), strict=True)
+
+    def _train_chunk(
+        self, parameters: Tensor, chunk: list[NDArray[np.int64]], seed: int, round_number: int
+    ) -> list[Tensor]:
+        return [self._train(parameters, block, seed, round_number) for block in chunk]
 
     def _train(self, parameters: Tensor, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor:
         count = len(clients)
         start = [
             part.view(1, *shape).expand(count, *shape)
-            for part, shape in zip(parameters.split(self._sizes), self._shapes, strict=True)
+            for part, shape in zip(torch.split(parameters, self._sizes), self._shapes, strict=True)
         ]
         trained = [part.clone().requires_grad_() for part in start]
         momenta: list[Tensor] | None = None
@@ -170,7 +220,7 @@ class CohortTrainer:
                 inputs, labels = self._gather(indices[:, step])
             logits = self._forward(trained, inputs)
             losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            gradients = torch.autograd.grad((losses * weights).sum(), trained)
+            gradients = torch.autograd.grad((losses * weights).sum(), trained, materialize_grads=True)
             with torch.no_grad():
                 if momentum:
                     momenta = (
@@ -185,13 +235,18 @@ class CohortTrainer:
             return torch.cat(moved, dim=1)
 
     def _batches(self, clients: NDArray[np.int64], seed: int, round_number: int) -> tuple[NDArray[np.int64], Tensor]:
-        """Example numbers (clients, steps, width), padded with example 0, and each example's weight in its client's mean."""
+        """Example numbers (clients, steps, width), and each example's weight in its client's mean.
+
+        Short batches are padded with the client's own first example at weight 0: another's, if it were not finite,
+        would reach this client's gradient, since 0 times NaN is NaN.
+        """
         indices = np.zeros((len(clients), self._local.local_steps, self._width), dtype=np.int64)
         weights = np.zeros((len(clients), self._width), dtype=np.float32)
         for row, client in enumerate(clients):
             chosen = local_batches(
                 self._data.members[client], self._local, seed=seed, round_number=round_number, client=int(client)
             )
+            indices[row] = chosen[:, :1]
             indices[row, :, : chosen.shape[1]] = chosen
             weights[row, : chosen.shape[1]] = 1 / chosen.shape[1]
         return indices, torch.from_numpy(weights).flatten()
@@ -199,6 +254,10 @@ class CohortTrainer:
     def _gather(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         wanted = torch.from_numpy(np.ascontiguousarray(indices))
         return self._data.inputs[wanted], self._data.labels[wanted]
+
+    def map(self, function: Callable[[int], T], values: Iterable[int]) -> list[T]:
+        """``function`` of every value, on the workers, in order."""
+        return list(self._pool.map(function, values))
 
     def close(self) -> None:
         """Ends the worker threads."""

@@ -1,35 +1,47 @@
 """Bound every update, add the noise: what the accountant assumes, done.
 
-Place: after local training, before anything is released. Float64 throughout. This is the simulator's mechanism: seeded float noise, fast and
-reproducible, and stamped as a simulation; the integer mechanism for deployments is another module's.
+Place: after local training, before anything is released. Float64 throughout. This is the simulator's mechanism: seeded
+float noise, fast and reproducible, and stamped as a simulation; the integer mechanism for deployments is another
+module's.
 
 Guarantees (tests of the same name):
   clipped_norm_is_bounded     no update has a norm above the clip norm, not by one part in 1e12.
-  short_updates_are_untouched
-  non_finite_becomes_zero     NaN or infinity anywhere in an update makes it zero; nobody is told.
+  short_updates_are_untouched to the last bit.
+  non_finite_becomes_zero     NaN, infinity or a norm beyond float64 makes an update zero; nobody is told.
+  norms_are_each_rows_own     the same bits whoever else is in the matrix, and on any number of threads.
   noise_has_the_planned_std   on every coordinate of the sum.
 """
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gdpfed import streams
 
-__all__ = ["clip", "noise"]
+__all__ = ["clip", "noise", "norms"]
 
 # Rounding in the norm and the product must not leave a norm above the bound.
 _SAFETY = 1 - 1e-14
 
 
+def norms(updates: Tensor) -> Tensor:
+    """The L2 norm of each row of (clients, params) float64; NaN or infinity where it is not a number.
+
+    By numpy: PyTorch splits a long row among its threads when it is alone, and the last bits then depend on the chunk.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return torch.from_numpy(np.sqrt(np.square(np.ascontiguousarray(updates.numpy())).sum(axis=1)))
+
+
 def clip(updates: Tensor, *, clip_norm: float) -> Tensor:
-    """(clients, params) float64 -> the same, each row scaled to a norm of at most ``clip_norm``; a non-finite row becomes zero."""
-    norms = torch.linalg.vector_norm(updates, dim=1)
-    finite = torch.isfinite(norms)
-    factors = torch.ones_like(norms)
+    """Scales each row of (clients, params) to a norm of at most ``clip_norm``; a non-finite row becomes zero."""
+    lengths = norms(updates)
+    finite = torch.isfinite(lengths)
+    factors = torch.ones_like(lengths)
     if math.isfinite(clip_norm):
-        factors = torch.where(norms > clip_norm, clip_norm * _SAFETY / norms, factors)
+        factors = torch.where(lengths > clip_norm, clip_norm * _SAFETY / lengths, factors)
     bounded = updates * torch.where(finite, factors, torch.zeros_like(factors)).unsqueeze(1)
     return torch.where(finite.unsqueeze(1), bounded, torch.zeros_like(bounded))
 

@@ -1,7 +1,8 @@
 """One round of every method: sample, train, clip, noise, sum, sparsify, update.
 
-Place: the heart of training; with `planning/plan.py` this is the method. `run_round` is state in, state out: the same plan, state and seed give
-the same bytes. `reference.py` is the same round in plain loops, and one suite runs against both.
+Place: the heart of training; with `planning/plan.py` this is the method. `run_round` is state in, state out: the same
+plan, state and seed give the same bytes. `reference.py` is the same round in plain loops, and one suite runs against
+both.
 
 Guarantees (tests of the same name):
   off_switches_are_fedavg       no noise, no clip, everything kept, one group: FedAvg.
@@ -80,7 +81,7 @@ def run_round(
         cohort=tuple(int(count) for count in np.bincount(assignment[clients], minlength=len(plan.groups))),
         clipped=clipped,
         dropped=dropped,
-        update_norm=float(update.norm()),
+        update_norm=float(mechanism.norms(update.unsqueeze(0))[0]),
     )
     following = TrainingState(
         round_number=state.round_number + 1,
@@ -93,7 +94,10 @@ def run_round(
 def _clipped_sums(
     parameters: Tensor, plan: Plan, assignment: NDArray[np.int64], clients: NDArray[np.int64], updates: Updates
 ) -> tuple[list[Tensor], int, int]:
-    """Each group's sum of clipped, scaled updates (float64, added in the clients' order), and how many were clipped or zeroed."""
+    """Each group's sum of clipped, scaled updates, and how many were clipped or zeroed.
+
+    Float64, added one by one in the clients' order: the bits do not depend on the chunks.
+    """
     sums = [torch.zeros(len(parameters), dtype=torch.float64) for _ in plan.groups]
     clipped = dropped = 0
     for chunk, moved in updates(parameters, clients):
@@ -102,16 +106,16 @@ def _clipped_sums(
             group = plan.groups[place]
             rows = moved[torch.from_numpy(np.flatnonzero(groups == place))]
             bounded = mechanism.clip(rows, clip_norm=group.clip_norm)
-            norms = torch.linalg.vector_norm(rows, dim=1)
-            dropped += int((~torch.isfinite(norms)).sum())
-            clipped += int((torch.isfinite(norms) & (norms > group.clip_norm)).sum())
+            lengths = mechanism.norms(rows)
+            dropped += int((~torch.isfinite(lengths)).sum())
+            clipped += int((torch.isfinite(lengths) & (lengths > group.clip_norm)).sum())
             for row in bounded:
                 sums[place] += row * group.scale
     return sums, clipped, dropped
 
 
 def released_sums(plan: Plan, sums: list[Tensor], *, seed: int, round_number: int) -> list[Tensor]:
-    """What leaves the secure sum, noise included, and then is sparsified: one tensor if pooled, else one for each group."""
+    """What leaves the secure sum, noise included, then sparsified: one tensor if pooled, else one for each group."""
     if plan.release == "pooled":
         total = torch.stack(sums).sum(0)
         std = plan.groups[0].noise_std

@@ -1,7 +1,8 @@
 """Who takes part in a round.
 
-Place: the first step of a round. Poisson: every client tosses its own coin, with its group's probability, each round. A client that reached
-`max_participations` is left out. The sample is secret in a deployment; in a simulation it follows from the seed.
+Place: the first step of a round. Poisson: every client tosses its own coin, with its group's probability, each round. A
+client that reached `max_participations` is left out. The sample is secret in a deployment; in a simulation it follows
+from the seed.
 
 Guarantees (tests of the same name):
   cohort_is_poisson           the cohort's variance is n q (1 - q), not 0 as for a fixed size.
