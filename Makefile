@@ -8,13 +8,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: run test format docs bench constraints clean
 
 run: $(VENV)/run-ready
-	@for preset in $(PRESETS); do $(BIN)/gdpfed plan $$preset && echo || exit 1; done
-	@$(BIN)/gdpfed plan compare $(PRESETS) --plot gdpfed-results/plans.png
+	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
 	@echo
 	@echo "Try next:"
 	@echo "  $(BIN)/gdpfed plan 500@0.8,300@2,200@5 --method pooled --rounds 100 --participation 0.05 --out plan.toml"
-	@echo "  $(BIN)/gdpfed account --rate 0.02 --rounds 50 --epsilon 0.5 --delta 1e-5"
-	@echo "  $(BIN)/gdpfed reproduce noise"
+	@echo "  $(BIN)/gdpfed train --method idp-fedavg --seed 2"
+	@echo "  $(BIN)/gdpfed show gdpfed-results/demonstration runs"
 
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
@@ -39,14 +38,14 @@ constraints: $(VENV)/test-ready
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) dist gdpfed-results
+	rm -rf $(VENV) dist gdpfed-results runs
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("gdpfed needs Python 3.11 or later: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run-ready: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[plots]'
+	$(PIP) --editable '.[plots,torch]'
 	@touch $@
 
 $(VENV)/test-ready: $(BIN)/python pyproject.toml constraints.txt
