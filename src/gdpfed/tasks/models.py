@@ -35,6 +35,23 @@ def small_cnn(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
     )
 
 
+def cnn2(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
+    """Two 5x5 convolutions of 16 and 32 channels, and the output layer: 18,378 parameters on 28x28 grey images.
+
+    The paper prints no sizes for its 2-layer CNN. This one was chosen by its accuracy without privacy alone.
+    """
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, num_classes),
+    )
+
+
 def cnn3(*, channels: int = 3, num_classes: int = 10) -> nn.Module:
     """Three 3x3 convolutions of 16, 32 and 64 channels, a dense layer of 64, on 32x32 images."""
     return nn.Sequential(
@@ -126,6 +143,7 @@ class CharLSTM(nn.Module):
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "small-cnn": small_cnn,
+    "cnn2": cnn2,
     "cnn3": cnn3,
     "resnet18": resnet18,
     "char-lstm": CharLSTM,
