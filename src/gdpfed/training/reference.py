@@ -1,0 +1,151 @@
+"""The round as the paper writes it: plain loops, one client after another.
+
+Place: beside `rounds.py`, which is the same round made fast. Only the plan, the random streams, the choice of batches
+and the form of a state are shared; training, clip, noise, Top-k, projection and update are written out again, so one
+suite runs against both and a mistake in either shows. To be read, and to check against; never for speed.
+"""
+
+import copy
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gdpfed import streams
+from gdpfed.errors import InputError
+from gdpfed.planning.plan import Group, Plan
+from gdpfed.training.cohort import ClientData, LocalTraining, local_batches
+from gdpfed.training.rounds import RoundRecord, TrainingState
+
+__all__ = ["run_round"]
+
+Vector = NDArray[np.float64]
+
+
+def run_round(
+    state: TrainingState,
+    *,
+    plan: Plan,
+    assignment: NDArray[np.int64],
+    model: nn.Module,
+    data: ClientData,
+    local: LocalTraining,
+    seed: int,
+) -> tuple[TrainingState, RoundRecord]:
+    """One round of Algorithm 1, or of what the plan makes of it."""
+    if state.round_number >= plan.num_rounds:
+        raise InputError(f"the plan has {plan.num_rounds} rounds, all of which were run: make a plan with more")
+    num_params = len(state.parameters)
+    sums = [np.zeros(num_params) for _ in plan.groups]
+    cohort = [0] * len(plan.groups)
+    participations = state.participations.copy()
+    clipped = dropped = 0
+
+    coins = streams.generator(seed, "sample", round_number=state.round_number).random(len(assignment))
+    for client in range(len(assignment)):
+        place = int(assignment[client])
+        group = plan.groups[place]
+        if coins[client] >= group.sampling_rate:
+            continue
+        if plan.max_participations is not None and participations[client] >= plan.max_participations:
+            continue
+        update = _train_client(state, model, data, local, seed=seed, client=client)
+        norm = _norm(update)
+        if not math.isfinite(norm):
+            update = np.zeros(num_params)
+            dropped += 1
+        elif norm > group.clip_norm:
+            update = update / norm * group.clip_norm
+            clipped += 1
+        sums[place] += group.scale * update
+        cohort[place] += 1
+        participations[client] += 1
+
+    step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
+    following = TrainingState(
+        round_number=state.round_number + 1,
+        parameters=(state.parameters.double() + torch.from_numpy(step)).float(),
+        participations=participations,
+    )
+    record = RoundRecord(
+        round_number=state.round_number,
+        cohort=tuple(cohort),
+        clipped=clipped,
+        dropped=dropped,
+        update_norm=_norm(step),
+    )
+    return following, record
+
+
+def _train_client(
+    state: TrainingState, model: nn.Module, data: ClientData, local: LocalTraining, *, seed: int, client: int
+) -> Vector:
+    """The client's own copy of the model, tau steps of SGD, and how far it has moved."""
+    own = copy.deepcopy(model)
+    nn.utils.vector_to_parameters(state.parameters.clone(), own.parameters())
+    optimizer = torch.optim.SGD(own.parameters(), lr=local.rate(state.round_number), momentum=local.momentum)
+    batches = local_batches(data.members[client], local, seed=seed, round_number=state.round_number, client=client)
+    for batch in batches:
+        chosen = torch.from_numpy(batch.copy())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(own(data.inputs[chosen]), data.labels[chosen]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    moved = nn.utils.parameters_to_vector(own.parameters()).detach().double() - state.parameters.double()
+    return np.asarray(moved.numpy(), dtype=np.float64)
+
+
+def _released(plan: Plan, sums: list[Vector], model: nn.Module, *, seed: int, round_number: int) -> Vector:
+    """Noise on every released sum, Top-k, then the weighted sum."""
+    if plan.release == "pooled":
+        first = plan.groups[0]
+        noise = _noise(first, len(sums[0]), seed=seed, round_number=round_number, place=0)
+        total: Vector = np.sum(sums, axis=0) + noise
+        return first.weight * total
+    strict, lax = np.zeros(len(sums[0])), np.zeros(len(sums[0]))
+    for place, group in enumerate(plan.groups):
+        noisy = sums[place] + _noise(group, len(sums[place]), seed=seed, round_number=round_number, place=place)
+        weighted = group.weight * _top(noisy, group.keep_fraction)
+        if group.projected:
+            strict += weighted
+        else:
+            lax += weighted
+    if any(group.projected for group in plan.groups):
+        strict = _projection(strict, lax, model)
+    return lax + strict
+
+
+def _noise(group: Group, num_params: int, *, seed: int, round_number: int, place: int) -> Vector:
+    """Gaussian, of std sigma_m C times the scale of the group's clients."""
+    if group.noise_multiplier == 0:
+        return np.zeros(num_params)
+    std = group.noise_multiplier * group.clip_norm * group.scale
+    return std * streams.generator(seed, "noise", round_number=round_number, client=place).standard_normal(num_params)
+
+
+def _top(values: Vector, keep_fraction: float) -> Vector:
+    """The k largest magnitudes, of equal ones the first."""
+    num_kept = max(1, round(keep_fraction * len(values)))
+    kept = np.argsort(-np.abs(values), kind="stable")[:num_kept]
+    result = np.zeros_like(values)
+    result[kept] = values[kept]
+    return result
+
+
+def _projection(strict: Vector, lax: Vector, model: nn.Module) -> Vector:
+    """PFA: in every layer, p <p, z> / ||p||^2."""
+    result = np.zeros_like(strict)
+    start = 0
+    for parameter in model.parameters():
+        layer = slice(start, start + parameter.numel())
+        squared_length = np.sum(lax[layer] ** 2)
+        if squared_length > 0:
+            result[layer] = lax[layer] * np.sum(lax[layer] * strict[layer]) / squared_length
+        start += parameter.numel()
+    return result
+
+
+def _norm(values: Vector) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sqrt(np.sum(values**2)))
