@@ -1,0 +1,99 @@
+"""gdpfed's own simulator: `run_round` over a `CohortTrainer`, as `gdpfed train` calls them.
+
+    python -m peers.gdpfed_peer --rounds 3 --workers 2
+
+The plan has one group. Its sampler still tosses 6,000 coins a round, but the benchmark's cohort of exactly 120 clients
+is trained in place of what it drew, as the other contestants do.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gdpfed.planning.plan import Group, Plan
+from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
+from peers import work
+
+Round = Callable[[TrainingState, NDArray[np.int64] | None], tuple[TrainingState, RoundRecord]]
+
+
+def one_group(*, num_clients: int, cohort: int, clip_norm: float, noise_std: float, num_rounds: int) -> Plan:
+    """A plan of one group with the given noise: timing promises nobody anything."""
+    group = Group(
+        name="all",
+        num_clients=num_clients,
+        epsilon=math.inf,
+        delta=1e-5,
+        sampling_rate=cohort / num_clients,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_std / clip_norm,
+        weight=1 / cohort,
+        epsilon_release=math.inf,
+        epsilon_server=math.inf,
+    )
+    return Plan(
+        method="dp-fedavg",
+        groups=(group,),
+        grouping="one",
+        release="per-group",
+        num_rounds=num_rounds,
+        clip_norm=clip_norm,
+        accountant="pld",
+        accountant_version="none",
+    )
+
+
+def gdpfed_contestant(plan: Plan, data: ClientData, *, workers: int) -> tuple[TrainingState, Round]:
+    """The state before the first round, and a function that runs one, with a cohort of the caller's if there is one."""
+    torch.set_num_threads(1)
+    model = work.make_model()
+    local = LocalTraining(learning_rate=work.LEARNING_RATE, local_steps=work.LOCAL_STEPS, batch_size=10)
+    trainer = CohortTrainer(model, data, local, num_workers=workers)
+    assignment = np.zeros(plan.num_clients, dtype=np.int64)
+
+    def one_round(state: TrainingState, cohort: NDArray[np.int64] | None) -> tuple[TrainingState, RoundRecord]:
+        def updates(parameters: Tensor, sampled: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            clients = sampled if cohort is None else cohort
+            return trainer.updates(parameters, clients, seed=work.SEED, round_number=state.round_number)
+
+        return run_round(
+            state,
+            plan=plan,
+            assignment=assignment,
+            updates=updates,
+            layer_sizes=trainer.layer_sizes,
+            seed=work.SEED,
+        )
+
+    return initial_state(work.flatten(model), plan.num_clients), one_round
+
+
+def main() -> None:
+    """Runs the rounds."""
+    settings = work.read_settings()
+    images, labels = work.make_data()
+    places = np.arange(work.NUM_CLIENTS * work.IMAGES_PER_CLIENT).reshape(work.NUM_CLIENTS, work.IMAGES_PER_CLIENT)
+    data = ClientData(inputs=images.flatten(0, 1), labels=labels.flatten(), members=tuple(places))
+    plan = one_group(
+        num_clients=work.NUM_CLIENTS,
+        cohort=work.CLIENTS_PER_ROUND,
+        clip_norm=settings.clip_norm,
+        noise_std=settings.noise_std,
+        num_rounds=len(settings.cohorts),
+    )
+    state, one_round = gdpfed_contestant(plan, data, workers=settings.workers)
+    report = work.Report(name=f"gdpfed, {settings.workers} workers", settings=settings, initial=state.parameters)
+    for cohort in settings.cohorts:
+        report.round_begins()
+        state, _ = one_round(state, np.array(cohort))
+        report.round_ends(state.parameters)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
