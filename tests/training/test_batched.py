@@ -1,0 +1,264 @@
+"""Many models in one pass, against the modules themselves."""
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gdpfed.errors import InputError
+from gdpfed.tasks.models import CharLSTM, build_model
+from gdpfed.training import batched
+from gdpfed.training.batched import batched_model
+
+CLIENTS, BATCH = 4, 3
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(CLIENTS, BATCH, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def characters() -> Tensor:
+    return torch.randint(0, 11, (CLIENTS, BATCH, 9), generator=torch.Generator().manual_seed(1))
+
+
+class Residual(nn.Module):
+    """Not a Sequential, with a parameter of its own, one that is never used, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(12, 12)
+        self.gain = nn.Parameter(torch.tensor(0.7))
+        self.unused = nn.Linear(3, 3)
+        self.norm = nn.LayerNorm(12)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = inputs + self.gain * torch.tanh(self.dense(inputs))
+        return self.norm(torch.sigmoid(self.dense(hidden)))[:, :5]
+
+
+class Recurrent(nn.Module):
+    """What vmap cannot do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(4, 6, batch_first=True)
+        self.output = nn.Linear(6, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.cell(inputs)[0][:, -1])
+        return logits
+
+
+def stacked(model: nn.Module, *, seed: int = 2) -> list[Tensor]:
+    """Different parameters for every client."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (parameter.detach() + 0.1 * torch.randn(CLIENTS, *parameter.shape, generator=generator)).requires_grad_()
+        for parameter in model.parameters()
+    ]
+
+
+def check_equal(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = torch.float64, whole: bool = False) -> None:
+    """Logits and gradients of the batched model, and of the module client by client; in float64, where another order of
+    additions shows only in the last digits."""
+    model = copy.deepcopy(model).to(dtype)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    parameters = [part.detach().to(dtype).requires_grad_() for part in stacked(model)]
+    if whole:
+        parameters = [part.detach().mul(10).round().requires_grad_() for part in parameters]
+    logits = batched_model(model)(parameters, inputs)
+    weights = torch.linspace(-1, 1, logits.numel(), dtype=dtype).view_as(logits)
+    gradients = torch.autograd.grad((logits * weights).sum(), parameters, materialize_grads=True)
+    tolerance = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    for client in range(CLIENTS):
+        single = copy.deepcopy(model)
+        for own, part in zip(single.parameters(), parameters, strict=True):
+            own.data.copy_(part[client].detach())
+        expected = single(inputs[client])
+        torch.testing.assert_close(logits[client], expected, **tolerance)
+        of_single = torch.autograd.grad(
+            (expected * weights[client]).sum(), list(single.parameters()), materialize_grads=True
+        )
+        for mine, theirs in zip(gradients, of_single, strict=True):
+            torch.testing.assert_close(mine[client], theirs, **tolerance)
+
+
+def convolutions(*layers: nn.Module, flat: int) -> nn.Module:
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, 5))
+
+
+SHARED_RELU = nn.ReLU()
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "small-cnn": (lambda: build_model("small-cnn", seed=0), images(1, 28, 28)),
+    "cnn3, padded": (lambda: build_model("cnn3", seed=0), images(3, 32, 32)),
+    "no pool": (
+        lambda: convolutions(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 2, padding=1), flat=2 * 7 * 7),
+        images(2, 8, 8),
+    ),
+    "no ReLU": (lambda: convolutions(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), flat=3 * 3 * 3), images(1, 8, 8)),
+    "odd sizes": (
+        lambda: convolutions(
+            nn.Conv2d(1, 3, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 4, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            flat=4 * 2 * 3,
+        ),
+        images(1, 13, 17),
+    ),
+    "pool, then ReLU": (
+        lambda: convolutions(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), flat=3 * 3 * 3),
+        images(1, 8, 8),
+    ),
+    "flat images, with ties everywhere": (
+        lambda: convolutions(
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 2, 3, padding=1),
+            nn.MaxPool2d(2),
+            flat=2 * 2 * 2,
+        ),
+        torch.ones(CLIENTS, BATCH, 1, 8, 8),
+    ),
+    "one ReLU, twice": (
+        lambda: convolutions(nn.Conv2d(1, 3, 3), SHARED_RELU, nn.Conv2d(3, 2, 3), SHARED_RELU, flat=2 * 4 * 4),
+        images(1, 8, 8),
+    ),
+}
+ANY: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "Linear only": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5)), images(3, 4)),
+    "arbitrary module": (Residual, images(12)),
+    "CharLSTM": (lambda: CharLSTM(num_classes=11, embedding=3, hidden=5), characters()),
+    "nn.LSTM": (Recurrent, images(6, 4)),
+    "strided": (lambda: convolutions(nn.Conv2d(1, 3, 3, stride=2), nn.ReLU(), flat=27), images(1, 8, 8)),
+    "resnet": (lambda: build_model("resnet18", seed=0, width=4), images(3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *ANY])
+def test_batched_equals_single(name: str) -> None:
+    make, inputs = {**LAYERS, **ANY}[name]
+    model = make()
+    assert isinstance(batched_model(model), batched._Layers) == (name in LAYERS)
+    check_equal(model, inputs)
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "cnn3, padded", "CharLSTM"])
+def test_batched_equals_single_in_float32(name: str) -> None:
+    make, inputs = {**LAYERS, **ANY}[name]
+    check_equal(make(), inputs, dtype=torch.float32)
+
+
+def test_batched_equals_single_in_ties() -> None:
+    """Whole numbers, so that different patches give equal values: the first of them takes all of the gradient."""
+    pools = (
+        [nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.MaxPool2d(2)],
+        [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.ReLU(), nn.MaxPool2d(2)],
+    )
+    for layers in pools:
+        model = convolutions(*layers, flat=2)
+        assert isinstance(batched_model(model), batched._Layers)
+        check_equal(model, images(1, 8, 8).sign(), whole=True)
+
+
+class Doubled(nn.Sequential):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2 * super().forward(inputs)
+
+
+class Leaky(nn.ReLU):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.where(inputs > 0, inputs, 0.1 * inputs)
+
+
+def tied() -> nn.Module:
+    first, second = nn.Linear(16, 16), nn.Linear(16, 16)
+    second.weight = first.weight
+    return nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), first, nn.ReLU(), second)
+
+
+def repeated() -> nn.Module:
+    dense = nn.Linear(16, 16)
+    return nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), dense, nn.ReLU(), dense)
+
+
+def hooked() -> nn.Module:
+    model = convolutions(nn.Conv2d(1, 2, 3), nn.ReLU(), flat=32)
+    model[1].register_forward_hook(lambda _module, _inputs, output: 3 * output)  # type: ignore[index]
+    return model
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "own forward": lambda: Doubled(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)),
+    "own layer": lambda: convolutions(nn.Conv2d(1, 2, 3), Leaky(), flat=32),
+    "dense layer on the columns": lambda: nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Linear(4, 3), nn.Flatten(), nn.Linear(24, 5)
+    ),
+    "channels kept": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(2), nn.Linear(16, 5), nn.Flatten()),
+    "tied weights": tied,
+    "a layer twice": repeated,
+    "hooks": hooked,
+    "dilated pool": lambda: convolutions(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, dilation=2), flat=8),
+    "no bias": lambda: convolutions(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), flat=32),
+    "uneven padding": lambda: convolutions(nn.Conv2d(1, 2, 3, padding=(1, 0)), nn.ReLU(), flat=48),
+    "grouped": lambda: convolutions(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3, groups=2), flat=8),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_models_are_not_fast(name: str) -> None:
+    model = UNUSUAL[name]()
+    assert not isinstance(batched_model(model), batched._Layers)
+    check_equal(model, images(1, 6, 6))
+
+
+def test_patches_belong_to_one_convolution() -> None:
+    """The patches that are kept with a batch are not handed to a model with another kernel."""
+    inputs = images(1, 8, 8)
+    for size, flat in ((3, 36), (5, 16), (3, 36)):
+        model = convolutions(nn.Conv2d(1, 1, size), nn.ReLU(), flat=flat)
+        parameters = stacked(model)
+        fresh = batched_model(model)(parameters, inputs.clone())
+        assert torch.equal(batched_model(model)(parameters, inputs), fresh)
+
+
+@pytest.mark.parametrize("make", [lambda: CharLSTM(num_classes=11, embedding=3, hidden=5), Recurrent])
+def test_threads_do_not_meet(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    before = copy.deepcopy(model.state_dict())
+    inputs = characters() if isinstance(model, CharLSTM) else images(6, 4)
+    forward = batched_model(model)
+    jobs = [stacked(model, seed=seed) for seed in range(24)]
+    expected = [forward(parameters, inputs) for parameters in jobs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda parameters: forward(parameters, inputs), jobs))
+    for one, two in zip(found, expected, strict=True):
+        assert torch.equal(one, two)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(12, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.dense(nn.functional.dropout(inputs, 0.5))
+
+
+def test_random_layers_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5))
+    with pytest.raises(InputError, match=r"Dropout at '1' .* eval\(\)"):
+        batched_model(model)
+    check_equal(model.eval(), images(12))
+    hidden = Noisy()
+    with pytest.raises(InputError, match="take the random part out"):
+        batched_model(hidden)(stacked(hidden), images(12))
