@@ -53,7 +53,7 @@ def cnn2(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
 
 
 def cnn3(*, channels: int = 3, num_classes: int = 10) -> nn.Module:
-    """Three 3x3 convolutions of 16, 32 and 64 channels, a dense layer of 64: 89,834 parameters on 32x32 colour images."""
+    """Three 3x3 convolutions of 16, 32 and 64 channels, a dense layer of 64: 89,834 parameters on 32x32 images."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
         nn.ReLU(),
