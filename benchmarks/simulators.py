@@ -6,9 +6,12 @@
 
 The work is the FMNIST preset's round (`peers/work.py`). Every contestant is a process of its own, pfl and Flower in
 environments of their own (.venv-pfl, .venv-flower: made on the first run, which downloads about 500 MB), all with the
-same version of PyTorch. Contestants take turns; their first round is a warm-up and counts as start-up. Only ratios mean
-anything on a shared machine, and those only while nobody else works on it: the column `others` is the number of cores
-that other processes kept busy meanwhile.
+same version of PyTorch. Contestants take turns; their first round is a warm-up and counts as start-up.
+
+Only ratios mean anything on a shared machine, and those only while nobody else works on it: two threads that wait for
+each other get twenty times slower when one of them is put aside. Before each run we wait up to `--patience` seconds for
+a quiet machine; rounds during which other processes kept more than 0.15 cores busy are left out; a contestant that has
+fewer than three others is marked with a star, and all its rounds are used.
 """
 
 import argparse
@@ -36,6 +39,9 @@ ROOT = HERE.parent
 CORES = len(os.sched_getaffinity(0))
 TORCH = torch.__version__.partition("+")[0]
 TOLERANCE = 1e-4
+# Cores that others may keep busy in a round that counts, and how many such rounds a median needs.
+QUIET = 0.15
+ENOUGH_ROUNDS = 3
 # Half of the clients have longer updates than this, so that the check sees both sides of the clipping.
 CHECK_CLIP_NORM = 0.32
 
@@ -109,21 +115,6 @@ def interpreter(contestant: Contestant) -> str:
     return str(python)
 
 
-def cpu_seconds(process: int) -> float:
-    """What a process has used so far; 0 when it is gone."""
-    try:
-        values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def busy_seconds() -> float:
-    """What all processes together have used so far."""
-    values = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return (values[0] + values[1] + values[2] + values[5] + values[6]) / os.sysconf("SC_CLK_TCK")
-
-
 def kill_tree(process: int) -> None:
     """Ends a process that we started, and those that it started."""
     for each in reversed(list(work.process_tree(process))):
@@ -131,36 +122,41 @@ def kill_tree(process: int) -> None:
             os.kill(each, signal.SIGKILL)
 
 
+def wait_for_quiet(patience: float) -> None:
+    """Until other processes leave the cores alone for three seconds, or patience is at its end."""
+    neighbours = work.Neighbours()
+    until = time.perf_counter() + patience
+    while time.perf_counter() < until:
+        neighbours.begin()
+        time.sleep(3)
+        if neighbours.cores_busy() < QUIET:
+            return
+
+
 def run_module(python: str, module: str, arguments: list[str], *, ours: bool, threads: int, timeout: float) -> Any:
-    """Runs a script under peers/ and reads its line of JSON; adds ``others``, the cores that others kept busy."""
+    """Runs a script under peers/ and reads its line of JSON."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    if not ours:
-        environment.pop("PYTHONPATH", None)
+    environment.pop("PYTHONPATH", None)
+    if ours:
+        environment["PYTHONPATH"] = str(ROOT / "src")
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        began, busy = time.perf_counter(), busy_seconds()
         child = subprocess.Popen(  # noqa: S603
             [python, "-m", module, *arguments], cwd=HERE, env=environment, stdout=out, stderr=errors
         )
-        used: dict[int, float] = {}
         try:
-            while child.poll() is None:
-                for process in work.process_tree(child.pid):
-                    used[process] = max(used.get(process, 0.0), cpu_seconds(process))
-                if time.perf_counter() - began > timeout:
-                    raise NotRunError(f"no result after {timeout:.0f} s")
-                time.sleep(0.5)
+            child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise NotRunError(f"no result after {timeout:.0f} s") from None
         finally:
             if child.poll() is None:
                 kill_tree(child.pid)
                 child.wait()
-        wall = time.perf_counter() - began
-        others = max(0.0, (busy_seconds() - busy - sum(used.values())) / wall)
         out.seek(0)
         errors.seek(0)
         lines = [line for line in out.read().splitlines() if line.startswith("{")]
         if child.returncode or not lines:
             raise NotRunError(f"exit code {child.returncode}: {last_line(errors.read())}")
-        return {**json.loads(lines[-1]), "others": others}
+        return json.loads(lines[-1])
 
 
 def run_contestant(contestant: Contestant, arguments: list[str], *, timeout: float) -> Any:
@@ -197,7 +193,16 @@ def versions(chosen: list[Contestant]) -> str:
     return ", ".join(sorted(found))
 
 
-def compare(chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float) -> None:
+def undisturbed(results: list[Any]) -> tuple[list[float], bool]:
+    """The seconds of the rounds that count, and whether they are undisturbed. Others' work decides, not the time."""
+    rounds = [
+        pair for each in results for pair in zip(each["seconds_per_round"], each["others_per_round"], strict=True)
+    ]
+    quiet = [seconds for seconds, others in rounds if others < QUIET]
+    return (quiet, True) if len(quiet) >= ENOUGH_ROUNDS else ([seconds for seconds, _ in rounds], False)
+
+
+def compare(chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float, patience: float) -> None:
     """Runs the contestants in turns and prints the table."""
     results: dict[str, list[Any]] = {contestant.name: [] for contestant in chosen}
     failures: dict[str, str] = {}
@@ -206,47 +211,48 @@ def compare(chosen: list[Contestant], *, repeats: int, rounds: int, timeout: flo
         for contestant in chosen:
             if contestant.name in failures:
                 continue
+            wait_for_quiet(patience)
             try:
                 result = run_contestant(contestant, ["--rounds", str(rounds)], timeout=timeout)
             except NotRunError as error:
                 failures[contestant.name] = str(error)
                 continue
             results[contestant.name].append(result)
-            median = statistics.median(result["seconds_per_round"])
-            progress = (
-                f"{repeat + 1}/{repeats} {contestant.name}: {median:.3f} s a round, others {result['others']:.2f}"
-            )
-            print(progress, file=sys.stderr)
+            median, others = (statistics.median(result[key]) for key in ("seconds_per_round", "others_per_round"))
+            so_far = f"{median:.3f} s a round, others busy on {others:.2f} cores"
+            print(f"{repeat + 1}/{repeats} {contestant.name}: {so_far}", file=sys.stderr)
         peak = max(peak, matmul_peak())
+    print_table(chosen, results, failures, peak)
 
-    def seconds(name: str) -> list[float]:
-        return [spent for result in results[name] for spent in result["seconds_per_round"]]
 
-    ours = statistics.median(seconds("gdpfed")) if results.get("gdpfed") else None
+def print_table(chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float) -> None:
+    """The result, with the contestants in their order."""
+    ours = statistics.median(undisturbed(results["gdpfed"])[0]) if results.get("gdpfed") else None
     operations = work.floating_point_operations()
     print(
         f"FMNIST preset: {work.CLIENTS_PER_ROUND} of {work.NUM_CLIENTS:,} clients a round, {work.LOCAL_STEPS} steps of "
         f"batch {work.IMAGES_PER_CLIENT}, {operations / 1e9:.1f} GFLOP a round; {CORES} cores, {versions(chosen)}"
     )
     print(f"matrix-multiply peak {peak / 1e9:.0f} GFLOP/s: a round would take {operations / peak:.3f} s at it")
-    print(f"{repeats} interleaved runs of {rounds} rounds; medians; ratio: times gdpfed's seconds")
+    print("medians over the rounds of interleaved runs; ratio: times gdpfed's seconds; *: disturbed by other processes")
     print(
-        f"{'':26}{'s/round':>9}{'fastest':>9}{'clients/s':>11}{'ratio':>7}{'of peak':>9}{'start-up s':>12}"
-        f"{'peak MB':>9}{'others':>8}"
+        f"{'':26}{'rounds':>7}{'s/round':>10}{'fastest':>9}{'clients/s':>11}{'ratio':>7}{'of peak':>9}"
+        f"{'start-up s':>12}{'peak MB':>9}"
     )
     for contestant in chosen:
         name = contestant.name
         if name in failures:
             print(f"{name:26}not run: {failures[name]}")
             continue
-        median = statistics.median(seconds(name))
+        seconds, quiet = undisturbed(results[name])
+        median = statistics.median(seconds)
         ratio = f"{median / ours:.2f}" if ours else "-"
         startup = statistics.median(result["startup_seconds"] for result in results[name])
         memory = max(result["peak_memory_mb"] for result in results[name])
-        others = statistics.median(result["others"] for result in results[name])
         print(
-            f"{name:26}{median:9.3f}{min(seconds(name)):9.3f}{work.CLIENTS_PER_ROUND / median:11.0f}{ratio:>7}"
-            f"{operations / median / peak:9.1%}{startup:12.1f}{memory:9.0f}{others:8.2f}"
+            f"{name:26}{len(seconds):7}{median:9.3f}{' ' if quiet else '*'}{min(seconds):9.3f}"
+            f"{work.CLIENTS_PER_ROUND / median:11.0f}{ratio:>7}{operations / median / peak:9.1%}"
+            f"{startup:12.1f}{memory:9.0f}"
         )
 
 
@@ -295,7 +301,7 @@ def check(chosen: list[Contestant], *, timeout: float) -> bool:
     return passed
 
 
-def scaling(*, rounds: int, timeout: float) -> None:
+def scaling(*, rounds: int, timeout: float, patience: float) -> None:
     """Prints gdpfed's time and memory against the number of clients and the size of the cohort."""
     by_clients = [(clients, 100) for clients in (100, 1_000, 10_000, 100_000, 1_000_000)]
     by_cohort = [(6_000, cohort) for cohort in (10, 30, 100, 300, 1_000, 3_000)]
@@ -309,6 +315,7 @@ def scaling(*, rounds: int, timeout: float) -> None:
         for clients, cohort in points:
             arguments = ["--clients", str(clients), "--cohort", str(cohort), "--rounds", str(rounds)]
             arguments += ["--workers", str(CORES)]
+            wait_for_quiet(patience)
             try:
                 result = run_module(
                     sys.executable, "peers.gdpfed_scaling", arguments, ours=True, threads=1, timeout=timeout
@@ -324,7 +331,8 @@ def scaling(*, rounds: int, timeout: float) -> None:
             print(
                 f"{clients:10,}{cohort:8,}{statistics.mean(result['trained']):9.0f}"
                 f"{statistics.median(result['seconds_per_round']):9.3f}{1000 * per_client:11.2f}"
-                f"{result['setup_seconds']:10.2f}{result['peak_memory_mb']:9.0f}{above:12.0f}{result['others']:8.2f}"
+                f"{result['setup_seconds']:10.2f}{result['peak_memory_mb']:9.0f}{above:12.0f}"
+                f"{statistics.median(result['others_per_round']):8.2f}"
             )
 
 
@@ -335,6 +343,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each run")
     parser.add_argument("--only", default="", help="contestants whose name begins with one of these, e.g. gdpfed,pfl")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--check", action="store_true", help="compare results instead of times")
     parser.add_argument("--scaling", action="store_true", help="growth with clients and cohort instead of peers")
     given = parser.parse_args()
@@ -343,11 +352,11 @@ def main() -> None:
     if not chosen:
         parser.error(f"--only: expected beginnings of {', '.join(item.name for item in CONTESTANTS)}")
     if given.scaling:
-        scaling(rounds=given.rounds, timeout=given.timeout)
+        scaling(rounds=given.rounds, timeout=given.timeout, patience=given.patience)
     elif given.check:
         sys.exit(0 if check(chosen, timeout=given.timeout) else 1)
     else:
-        compare(chosen, repeats=given.repeats, rounds=given.rounds, timeout=given.timeout)
+        compare(chosen, repeats=given.repeats, rounds=given.rounds, timeout=given.timeout, patience=given.patience)
 
 
 if __name__ == "__main__":

@@ -44,16 +44,21 @@ def main() -> None:
 
     seconds = []
     trained = []
+    others = []
+    neighbours = work.Neighbours()
     for _ in range(given.rounds + 1):
+        neighbours.begin()
         began = time.perf_counter()
         state, record = one_round(state, None)
         seconds.append(time.perf_counter() - began)
         trained.append(sum(record.cohort))
+        others.append(neighbours.cores_busy())
     line = {
         "clients": given.clients,
         "cohort": given.cohort,
         "setup_seconds": setup_seconds,
         "seconds_per_round": seconds[1:],
+        "others_per_round": others[1:],
         "trained": trained[1:],
         "data_memory_mb": data_memory,
         "peak_memory_mb": work.peak_memory_mb(),

@@ -166,6 +166,36 @@ def peak_memory_mb() -> float:
     return kilobytes / 1024
 
 
+def _cpu_seconds(process: int) -> float:
+    """What a process has used so far; 0 when it is gone."""
+    try:
+        values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Neighbours:
+    """How many cores the machine's other processes keep busy: a round that they disturb says little."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        self._before = time.perf_counter(), self._used_by_others()
+
+    def cores_busy(self) -> float:
+        """The mean since then."""
+        began, used = self._before
+        return max(0.0, (self._used_by_others() - used) / (time.perf_counter() - began))
+
+    def _used_by_others(self) -> float:
+        values = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        everyone = (values[0] + values[1] + values[2] + values[5] + values[6]) / os.sysconf("SC_CLK_TCK")
+        return everyone - sum(_cpu_seconds(process) for process in process_tree(os.getpid()))
+
+
 @dataclass(kw_only=True)
 class Report:
     """Times the rounds and prints the line of JSON."""
@@ -175,11 +205,16 @@ class Report:
     initial: Tensor
     seconds: list[float] = field(default_factory=list)
     models: list[Tensor] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     startup: float = 0.0
     peak_memory: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._neighbours = Neighbours()
+
     def round_begins(self) -> None:
         """Starts the clock."""
+        self._neighbours.begin()
         self._began = time.perf_counter()
 
     def round_ends(self, weights: Tensor) -> None:
@@ -187,6 +222,7 @@ class Report:
         spent = time.perf_counter() - self._began
         if self.models:
             self.seconds.append(spent)
+            self.others.append(self._neighbours.cores_busy())
         else:
             self.startup = _seconds_since_start()
         self.models.append(weights.clone())
@@ -200,6 +236,7 @@ class Report:
         line = {
             "name": self.name,
             "seconds_per_round": self.seconds,
+            "others_per_round": self.others,
             "startup_seconds": self.startup,
             "peak_memory_mb": self.peak_memory,
             "clients_per_round": CLIENTS_PER_ROUND,

@@ -5,6 +5,7 @@ the wrong type is an error that names the key; what a value may be is the datacl
 """
 
 import dataclasses
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from gdpfed.errors import InputError, suggestion
 
-__all__ = ["from_mapping", "read_toml"]
+__all__ = ["from_mapping", "parse_toml", "read_toml"]
 
 T = TypeVar("T")
 
@@ -29,6 +30,14 @@ def read_toml(path: str | Path) -> str:
         raise InputError(f"expected TOML text in {str(path)!r}, got binary data") from None
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+
+
+def parse_toml(text: str, *, source: str) -> dict[str, Any]:
+    """The content of TOML text; ``source`` is for the message."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"expected TOML in {source}: {error}") from None
 
 
 def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:

@@ -105,6 +105,27 @@ def test_save_verify_and_assignment(capsys: pytest.CaptureFixture[str], tmp_path
     assert load_plan(plan_file).num_clients == 90
 
 
+def test_own_deltas_are_shown_with_their_groups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = "".join(f"a{index},0.5,1e-7\nb{index},3,1e-2\n" for index in range(40))
+    (tmp_path / "deltas.csv").write_text("client,epsilon,delta\n" + rows)
+    arguments = (str(tmp_path / "deltas.csv"), "--rounds", "3", "--participation", "0.3")
+    for command in (("plan", *arguments), ("plan", "compare", *arguments, "--methods", "dp-fedavg,gdpfed")):
+        _, out, _ = call(capsys, *command)
+        assert "1e-07 (group 1), 0.01 (group 2)" in out
+
+
+def test_compare_leaves_out_what_does_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "plan", "compare", "100@1", "--rounds", "3", "--participation", "0.3")
+    assert code == 0
+    assert "left out: pfa" in out
+
+
+def test_an_infinite_epsilon_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("account", "--rate", "0.1", "--noise-multiplier", "0", "--rounds", "5", "--delta", "1e-5")
+    assert "infinite" in call(capsys, *arguments)[1]
+    assert json.loads(call(capsys, *arguments, "--json")[1])["epsilon_release"] is None
+
+
 def test_linked_clients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "clients.json").write_text(json.dumps({f"c{index}": 2.0 for index in range(30)}))
     (tmp_path / "linked.csv").write_text("c1, c2\nc3,c4,c5\n")
@@ -256,6 +277,14 @@ BAD = [
     ),
     (("reproduce", "noise", "--datasets", "mnist"), "did you mean 'fmnist'"),
     (("plann",), "plann"),
+    (("plan", "50@1", "--out", "."), "is a folder"),
+    (("plan", "50@1", "--groups", "²"), "--groups"),
+    (("plan", "50@1", "--clip-norm", "1e308"), "clip_norm"),
+    (("plan", "50@1", "--rounds", "100000000"), "num_rounds"),
+    (("plan", "50@1", "--clients-per-person", "1000000"), "clients_per_person"),
+    (("account", "--delta", "1e-5", "--rate", "0.5", "--rounds", "1", "--epsilon", "1e300"), "epsilon"),
+    (("account", "--delta", "1e-5", "--rate", "1", "--rounds", "1", "--noise-multiplier", "1e-12"), "noise_multiplier"),
+    (("account", "--delta", "1e-5", "--rate", "0.1", "--rounds", "100000000", "--epsilon", "1"), "num_rounds"),
 ]
 
 
@@ -290,7 +319,9 @@ def test_an_edited_plan_is_refused_by_a_real_process(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -c 'from gdpfed.cli import main; main()' plan 50@1 --json | head -n 1"
+    sources = " ".join(f"{count}@1,50@2" for count in range(50, 90))
+    gdpfed = f"{sys.executable} -c 'from gdpfed.cli import main; main()'"
+    command = f"{gdpfed} plan compare {sources} --methods gdpfed --rounds 1 --participation 0.5 --json | head -n 1"
     piped = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
     assert piped.returncode == 0
     assert "Traceback" not in piped.stderr

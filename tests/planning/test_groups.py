@@ -158,6 +158,14 @@ def test_splitting_can_be_a_loss_where_each_group_has_its_own_noise() -> None:
         assert len(found.sizes) == (1 if value is separate_value else 2)
 
 
+def test_a_large_block_at_the_top() -> None:
+    """Most clients at one budget, thousands of others: the quantiles must not run off the end."""
+    epsilons = np.concatenate([np.linspace(0.5, 8, 3000), np.full(100_000, 9.0)])
+    found = choose_groups(population(epsilons), 1e-6, max_groups=4, noise_curve=curve, value=pooled_value)
+    assert sum(found.sizes) == 103_000
+    assert found.epsilons[-1] == 9.0
+
+
 def test_given_groups_are_sorted_and_named() -> None:
     found = group_given(population(np.array([3.0, 1.0, 2.0, 5.0]), ("lab", "ward", "lab", "home")), 1e-5)
     assert found.names == ("ward", "lab", "home")
@@ -175,5 +183,11 @@ def test_bad_input_is_refused() -> None:
         group_at_edges(budgets, 1e-5, [0.0, 1.0])
     with pytest.raises(InputError, match="min_group_size"):
         group_by_distinct(budgets, 1e-5, min_size=11)
+    with pytest.raises(InputError, match="min_group_size=6"):
+        group_at_edges(budgets, 1e-5, [1.0, 2.0], min_size=6)
+    with pytest.raises(InputError, match="min_group_size=3 clients, got 1"):
+        group_given(population(np.array([1.0, 2, 3, 4]), ("a", "a", "a", "b")), 1e-5, min_size=3)
+    with pytest.raises(InputError, match="distinct budgets is more than"):
+        group_by_distinct(population(np.linspace(1, 2, 1001)), 1e-5)
     with pytest.raises(InputError, match="at least one group"):
         choose_groups(budgets, 1e-5, max_groups=0, noise_curve=curve, value=pooled_value)

@@ -6,11 +6,11 @@ import pytest
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.plan import Plan, assign, guaranteed
+from gdpfed.planning.plan import Plan, assign, check_budgets, guaranteed
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy import cache
-from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
+from gdpfed.privacy.accountant import SampledGaussian, epsilon_of, gaussian_epsilon
 from gdpfed.privacy.adversaries import server_epsilon
 from gdpfed.privacy.budgets import Budgets, parse_compact
 
@@ -118,7 +118,7 @@ def test_linked_clients_are_counted_by_group() -> None:
     plan = make_plan(budgets, dataclasses.replace(base, linked=(("a", "c"), ("b", "d"), ("c", "d", "e"))))
     assert plan.linked == ((1, 1), (0, 3))
     assert plan.person_guarantee is not None
-    assert "up to 3 clients" in plan.person_guarantee.unit
+    assert "any one of the listed people, in up to 3 clients" in plan.person_guarantee.unit
     with pytest.raises(InputError, match="'z' is not among"):
         make_plan(budgets, dataclasses.replace(base, linked=(("a", "z"),)))
     with pytest.raises(InputError, match="different clients"):
@@ -128,9 +128,61 @@ def test_linked_clients_are_counted_by_group() -> None:
 
 
 def test_too_many_allocations_are_refused() -> None:
-    settings = PlanSettings(method="gdpfed", num_rounds=3, participation=0.5, clients_per_person=5, delta=1e-3)
-    with pytest.raises(InputError, match="list the linked clients"):
+    settings = PlanSettings(method="gdpfed", num_rounds=3, participation=0.5, clients_per_person=4, delta=1e-3)
+    with pytest.raises(InputError, match="ways to spread"):
         make_plan(parse_compact("9@1,9@2,9@3,9@4,9@5"), settings)
+    with pytest.raises(InputError, match="from 1 to 4"):
+        make_plan(parse_compact("90@1"), dataclasses.replace(settings, clients_per_person=1_000_000))
+
+
+def test_a_person_within_a_pooled_sum_is_not_a_composition() -> None:
+    """At rate 1, by hand: two clients of a pooled sum shift it by the sum of their 1 / noise multipliers."""
+    settings = PlanSettings(method="pooled", num_rounds=3, participation=1.0, clients_per_person=2, delta=1e-4)
+    plan = make_plan(parse_compact("50@1,50@3"), settings)
+    largest = 1 / min(group.noise_multiplier for group in plan.groups)
+    expected = gaussian_epsilon(noise_multiplier=1 / (2 * largest), num_releases=3, delta=1e-4)
+    assert plan.epsilon_person == pytest.approx(expected, rel=5e-3)
+    # A pair across groups: shifts add, they do not compose.
+    both = dataclasses.replace(plan, clients_per_person=1, linked=((1, 1),))
+    shift = sum(1 / group.noise_multiplier for group in plan.groups)
+    pair = gaussian_epsilon(noise_multiplier=1 / shift, num_releases=3, delta=1e-4)
+    assert guaranteed(both).epsilon_person == pytest.approx(pair, rel=5e-3)
+
+
+def test_who_is_not_linked_is_a_person_too() -> None:
+    budgets = Budgets(epsilons=np.array([0.5] * 4 + [9.0] * 4), deltas=np.full(8, math.nan), clients=tuple("abcdefgh"))
+    settings = PlanSettings(method="gdpfed", num_rounds=3, participation=0.5, delta=1e-3, linked=(("a", "b"),))
+    plan = make_plan(budgets, settings)
+    assert plan.epsilon_person == plan.groups[1].epsilon_release
+    assert plan.person_guarantee is not None
+    assert "listed people" in plan.person_guarantee.unit
+
+
+def test_a_plan_without_privacy_claims_none(small: Small) -> None:
+    """Every epsilon set to infinity must not make a private plan's claims pass."""
+    plan = make_plan(*small)
+    with pytest.raises(PrivacyError, match="states none"):
+        dataclasses.replace(plan.groups[0], epsilon=math.inf)
+    free = make_plan(small[0], dataclasses.replace(small[1], method="fedavg"))
+    assert free.system_guarantee is None
+    with pytest.raises(PrivacyError, match="keeps nobody's budget"):
+        check_budgets(free, small[0], default_delta=1e-3)
+    with pytest.raises(PrivacyError, match="states none"):
+        dataclasses.replace(free.groups[0], epsilon_release=1.0)
+
+
+@pytest.mark.parametrize("field", ["epsilon_release", "epsilon_server"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_odd_claims_are_refused(small: Small, field: str, value: float) -> None:
+    with pytest.raises(PrivacyError, match=f"claims {field}"):
+        changed(make_plan(*small), 0, **{field: value}).verify()
+
+
+def test_check_budgets_looks_at_delta(small: Small) -> None:
+    plan = make_plan(small[0], dataclasses.replace(small[1], delta=1e-3))
+    check_budgets(plan, small[0], default_delta=1e-3)
+    with pytest.raises(PrivacyError, match=r"has delta=0\.001"):
+        check_budgets(plan, small[0], default_delta=1e-4)
 
 
 def test_noise_figures() -> None:
@@ -189,8 +241,12 @@ def test_own_deltas_are_kept() -> None:
         ("keep_fraction", 0.0, InputError),
         ("weight", math.inf, InputError),
         ("scale", 0.0, InputError),
-        ("clip_norm", 0.0, InputError),
+        ("clip_norm", 0.0, PrivacyError),
         ("clip_norm", math.inf, PrivacyError),
+        ("noise_multiplier", 1e-200, InputError),
+        ("noise_multiplier", 1e300, InputError),
+        ("weight", 1e308, InputError),
+        ("mean_waste", math.nan, InputError),
         ("noise_multiplier", 0.0, PrivacyError),
         ("noise_multiplier", math.nan, InputError),
         ("epsilon", 0.0, InputError),
@@ -216,6 +272,12 @@ def test_bad_groups_are_refused(small: Small, field: str, value: float, error: t
         ("max_participations", 0, InputError),
         ("clients_per_person", 0, InputError),
         ("linked", ((1,),), InputError),
+        ("linked", ((2, -1, 0),), InputError),
+        ("linked", ((0, 0, 51),), InputError),
+        ("linked", ((13, 0, 0),), InputError),
+        ("clip_norm", -1.0, InputError),
+        ("clip_norm", math.nan, InputError),
+        ("num_rounds", 10**9, InputError),
     ],
 )
 def test_bad_plans_are_refused(small: Small, field: str, value: object, error: type[Exception]) -> None:

@@ -68,6 +68,14 @@ def test_a_delta_below_resolution_is_infinite_not_wrong() -> None:
     assert math.isinf(epsilon_of(mechanism(), delta=1e-16))
 
 
+@pytest.mark.parametrize(("rounds", "delta"), [(1000, 1e-10), (10_000, 1e-11), (100_000, 1e-10)])
+def test_rounding_of_composition_is_charged(rounds: int, delta: float) -> None:
+    """At a rate just below 1 the exact Gaussian is the truth: the reported epsilon must not be below it."""
+    noise = math.sqrt(rounds) / 0.3
+    almost = epsilon_of(mechanism(noise, 1 - 1e-13, rounds), delta=delta)
+    assert almost >= gaussian_epsilon(noise_multiplier=noise, num_releases=rounds, delta=delta) * (1 - 1e-9)
+
+
 def test_grid_follows_the_accuracy() -> None:
     assert grid_interval(0.5, 50) == 2.0**-13
     assert grid_interval(0.5, 5) > grid_interval(0.5, 50)
@@ -95,6 +103,9 @@ def test_rdp_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
         ({"rate": math.nan}, "sampling_rate"),
         ({"rounds": 0}, "num_rounds"),
         ({"rounds": 1.5}, "num_rounds"),
+        ({"rounds": 10**8}, "num_rounds"),
+        ({"noise": 1e-12}, "noise_multiplier"),
+        ({"noise": 1e200}, "noise_multiplier"),
     ],
 )
 def test_bad_mechanisms_are_refused(fields: dict[str, float], named: str) -> None:

@@ -68,6 +68,17 @@ def test_coarser_grid_is_never_optimistic(noise_multiplier: float, sampling_rate
     assert all(finer <= coarser * (1 + 1e-9) for finer, coarser in itertools.pairwise(epsilons)), epsilons
 
 
+def test_both_directions_count() -> None:
+    """Where adding a client costs more than removing it (small epsilons), delta is that of adding."""
+    both = pld.composed_distribution(noise_multiplier=1.0, sampling_rate=0.5, num_rounds=1, grid_interval=1e-3)
+    removal = pld.composed_remove(noise_multiplier=1.0, sampling_rate=0.5, num_rounds=1, grid_interval=1e-3)
+    epsilon = -0.5
+    added = pld.Direction(noise_multiplier=1.0, sampling_rate=0.5, removed=False)
+    curve = float(pld.round_curve(np.array([epsilon]), added)[0])
+    assert curve > float(removal.get_delta_for_epsilon(epsilon)) + 1e-3
+    assert both.get_delta_for_epsilon(epsilon) == pytest.approx(curve, rel=1e-3)
+
+
 def test_the_search_direction_is_the_larger_one() -> None:
     """The rough search looks at removal alone; were addition larger, it would start from the wrong place."""
     both = pld.composed_distribution(noise_multiplier=0.8, sampling_rate=0.02, num_rounds=50, grid_interval=1e-3)

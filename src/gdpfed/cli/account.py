@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json, rounded_up, table
+from gdpfed.cli.show import console, finite, print_json, rounded_up, table
 from gdpfed.errors import InputError
 from gdpfed.privacy.accountant import (
     ADJACENCY,
@@ -85,10 +85,10 @@ def account(
                 "accountant_version": accountant_version(),
                 "adjacency": ADJACENCY,
                 "epsilon": epsilon,
-                "epsilon_release": spent,
-                "epsilon_server": view.epsilon_max,
-                "epsilon_server_mean": view.epsilon_mean,
-                "epsilon_server_p99": view.epsilon_p99,
+                "epsilon_release": finite(spent),
+                "epsilon_server": finite(view.epsilon_max),
+                "epsilon_server_mean": finite(view.epsilon_mean),
+                "epsilon_server_p99": finite(view.epsilon_p99),
                 "mean_participations": view.mean_participations,
                 "p99_participations": view.p99_participations,
                 "max_participations": view.max_participations,

@@ -55,8 +55,8 @@ Groups = Annotated[
     str | None,
     typer.Option(
         "--groups",
-        help="'distinct' (one for each budget), a number (at most so many, chosen optimally), a list of epsilons "
-        "(0.5,1.5,3), or 'given' (the file's column group). Default: distinct up to 8 budgets, chosen beyond.",
+        help="'distinct' (one for each budget), a number (at most so many, chosen optimally), a list of lowest "
+        "epsilons (0.5,1.5,3), or 'given' (the file's column group). Default: distinct up to 8 budgets, chosen beyond.",
     ),
 ]
 MinGroupSize = Annotated[
@@ -116,7 +116,7 @@ def _word_or_numbers(text: str | None, *, option: str) -> Any:
 
 
 def _groups(text: str | None) -> Any:
-    if text is not None and text.strip().isdigit():
+    if text is not None and text.strip().isdecimal():
         return int(text)
     return _word_or_numbers(text, option="--groups")
 
@@ -133,7 +133,7 @@ def _linked(path: Path | None) -> tuple[tuple[str, ...], ...] | None:
             if path.suffix.lower() == ".json"
             else [row for row in csv.reader(text.splitlines()) if row]
         )
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error):
+    except (ValueError, RecursionError, csv.Error):
         raise InputError(f"expected lines of client names, or a JSON list of lists, in {str(path)!r}") from None
     if not (isinstance(rows, list) and rows and all(isinstance(row, list) and row for row in rows)):
         raise InputError(f"expected at least one line of client names in {str(path)!r}")

@@ -12,7 +12,7 @@ from gdpfed.cli import options
 from gdpfed.cli.show import console, print_comparison, print_json, print_plan
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import check_method, make_plan
-from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.plan import Plan, assign, check_budgets
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
@@ -127,8 +127,11 @@ def _save_assignment(plan: Plan, budgets: Budgets, path: Path) -> None:
 def compare(
     sources: Annotated[list[str], typer.Argument(help="Presets, files or texts, as for gdpfed plan.")],
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas; 'fedavg' may be among them.")
-    ] = _DEFAULT_COMPARED,
+        str | None,
+        typer.Option(
+            "--methods", help=f"Methods, separated by commas. Default: {_DEFAULT_COMPARED}, those that apply."
+        ),
+    ] = None,
     rounds: options.Rounds = None,
     participation: options.Participation = None,
     clip_norm: options.ClipNorm = None,
@@ -139,7 +142,7 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Several methods for the same budgets: signal-to-noise, noise, rates and epsilons side by side."""
-    names = [check_method(name.strip()) for name in methods.split(",")]
+    names = [check_method(name.strip()) for name in (methods or _DEFAULT_COMPARED).split(",")]
     stated: dict[str, Any] = {
         "num_rounds": rounds,
         "participation": participation,
@@ -149,21 +152,35 @@ def compare(
         "fairness_floor": fairness_floor,
     }
     compared: dict[str, list[Plan]] = {}
+    skipped: list[str] = []
+    titles: dict[str, str] = {}
     for source in sources:
         task = load_task(source)
         settings = options.stated(task.settings, stated)
-        plans = [make_plan(task.budgets, dataclasses.replace(settings, method=name)) for name in names]
-        compared[task.title] = plans
+        plans = []
+        for name in names:
+            try:
+                plans.append(make_plan(task.budgets, dataclasses.replace(settings, method=name)))
+            except InputError as error:
+                # A method that was asked for must work; one of the default list may not apply to these budgets.
+                if methods is not None:
+                    raise
+                skipped.append(f"{name}: {error}")
+        compared[source] = plans
         if not as_json:
             print_comparison(task.title, plans)
+            for reason in skipped:
+                console().print(f"left out: {reason}", soft_wrap=True)
+        skipped.clear()
+        titles[source] = task.title
     if plot is not None:
         from gdpfed.results.plots import plot_methods, save_figure
 
-        save_figure(plot_methods(compared), plot)
+        save_figure(plot_methods({titles[source]: plans for source, plans in compared.items()}), plot)
         if not as_json:
             console().print(f"picture: {plot}", soft_wrap=True)
     if as_json:
-        print_json({title: [plan_as_json(plan) for plan in plans] for title, plans in compared.items()})
+        print_json({source: [plan_as_json(plan) for plan in plans] for source, plans in compared.items()})
 
 
 def verify(
@@ -171,13 +188,20 @@ def verify(
     budgets: Annotated[
         str | None, typer.Option("--budgets", help="Also check that the plan keeps each of these clients' budgets.")
     ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", help="With --budgets: for clients that state none. Default: clients ** -1.1."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Recompute every epsilon of a plan from its mechanism; exit code 2 if a promise does not hold."""
     plan = load_plan(plan_file)
     checked = None
     if budgets is not None:
-        checked = len(assign(plan, load_task(budgets).budgets))
+        task = load_task(budgets)
+        stated = delta if delta is not None else task.settings.delta
+        check_budgets(plan, task.budgets, default_delta=stated if stated is not None else task.budgets.default_delta)
+        checked = len(task.budgets)
     if as_json:
         print_json({"verified": True, "clients_checked": checked, **plan_as_json(plan)})
         return

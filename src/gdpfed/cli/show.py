@@ -7,18 +7,18 @@ what it prints.
 import json
 import math
 import sys
-from collections.abc import Sequence
-from decimal import ROUND_CEILING, Decimal
+from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, Decimal, localcontext
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from gdpfed.planning.plan import Guarantee, Plan
+from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
 
-__all__ = ["console", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
+__all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
 
 # A plan's table needs this much; on a narrower terminal it is shown in two parts.
 _WIDE = 128
@@ -35,11 +35,17 @@ def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
+def finite(value: float) -> float | None:
+    """JSON has no infinity: no bound is null."""
+    return None if math.isinf(value) else value
+
+
 def rounded_up(value: float, digits: int = 4) -> str:
     """A cost, never understated: 0.49991 is 0.5000 at four digits."""
     if math.isinf(value):
-        return "none"
-    return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+        return "infinite"
+    with localcontext(prec=400):
+        return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Table:
@@ -96,8 +102,7 @@ def print_plan(plan: Plan, *, title: str) -> None:
 def _footnotes(plan: Plan) -> str:
     lines = []
     if plan.is_private:
-        deltas = sorted({group.delta for group in plan.groups})
-        delta = " / ".join(f"{delta:.4g}" for delta in deltas)
+        delta = _deltas(plan.groups)
         lines += [
             f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} "
             f"({plan.accountant_version})",
@@ -105,8 +110,9 @@ def _footnotes(plan: Plan) -> str:
             "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
             "largest "
             "number of participations (" + "; ".join(_participations(plan)) + ")",
-            f"system: {_guarantee(plan.system_guarantee)}",
         ]
+        if plan.system_guarantee is not None:
+            lines.append(f"system: {_guarantee(plan.system_guarantee)}")
         if plan.person_guarantee is not None:
             lines.append(f"person: {_guarantee(plan.person_guarantee)}; by PLD, one noise draw shared within a sum")
         lines.append(
@@ -120,6 +126,14 @@ def _footnotes(plan: Plan) -> str:
     lines += [f"note: {note}" for note in _notes(plan)]
     lines.append(f"plan {plan_hash(plan)}")
     return "\n".join(lines)
+
+
+def _deltas(groups: Iterable[Group]) -> str:
+    """One delta where all groups share it, else each group's."""
+    listed = list(groups)
+    if len({group.delta for group in listed}) == 1:
+        return f"{listed[0].delta:.4g}"
+    return ", ".join(dict.fromkeys(f"{group.delta:.4g} ({group.name})" for group in listed))
 
 
 def _participations(plan: Plan) -> list[str]:
@@ -192,7 +206,8 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
     )
     out.print(
         f"noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales\n"
-        f"epsilons at delta = {max(group.delta for group in first.groups):.4g}, {ADJACENCY.replace('-', ' ')}; "
+        f"epsilons at delta = {_deltas(group for plan in plans for group in plan.groups)}, "
+        f"{ADJACENCY.replace('-', ' ')}; "
         f"release: against whoever "
         f"sees only the models; server p99: against the server, for 99 in 100 clients",
         soft_wrap=True,

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 MAX_CANDIDATES = 2048
+MAX_GROUPS = 1000
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -87,7 +88,17 @@ def group_everyone(budgets: Budgets, default_delta: float) -> Grouping:
     return _grouping(budgets, everyone, default_delta, rule="one", names=["everyone"])
 
 
-def group_given(budgets: Budgets, default_delta: float) -> Grouping:
+def _check_sizes(found: Grouping, min_size: int) -> Grouping:
+    """For groups that are given, not made: says which one is too small."""
+    for name, size in zip(found.names, found.sizes, strict=True):
+        if size < min_size:
+            raise InputError(
+                f"expected groups of at least min_group_size={min_size} clients, got {size} in {name!r}: give others"
+            )
+    return found
+
+
+def group_given(budgets: Budgets, default_delta: float, *, min_size: int = 1) -> Grouping:
     """The groups that the source names, strictest first."""
     if budgets.groups is None:
         raise InputError(
@@ -99,11 +110,15 @@ def group_given(budgets: Budgets, default_delta: float) -> Grouping:
     order = np.argsort(strictest, kind="stable")
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(len(labels))
-    return _grouping(budgets, rank[first], default_delta, rule="given", names=[str(labels[place]) for place in order])
+    names = [str(labels[place]) for place in order]
+    return _check_sizes(_grouping(budgets, rank[first], default_delta, rule="given", names=names), min_size)
 
 
-def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float]) -> Grouping:
-    """Groups that promise the given epsilons; each client joins the largest one that it allows."""
+def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float], *, min_size: int = 1) -> Grouping:
+    """Groups with the given lower edges: each client joins the largest edge that it allows.
+
+    A group promises its strictest member's epsilon, which may lie above the edge.
+    """
     sorted_edges = np.unique(np.array(edges, dtype=np.float64))
     if not (np.isfinite(sorted_edges).all() and (sorted_edges > 0).all()):
         raise InputError(f"expected finite group epsilons > 0, got {', '.join(f'{edge:g}' for edge in edges)}")
@@ -116,7 +131,7 @@ def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float
             f"{sorted_edges[0]:g}: add a group at or below it"
         )
     _, assignment = np.unique(place, return_inverse=True)
-    return _grouping(budgets, assignment, default_delta, rule="edges")
+    return _check_sizes(_grouping(budgets, assignment, default_delta, rule="edges"), min_size)
 
 
 def _distinct(budgets: Budgets) -> tuple[FloatArray, IntArray, IntArray]:
@@ -133,6 +148,11 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
     """A group for each distinct epsilon; a group below ``min_size`` joins the next stricter one."""
     _, place, counts = _distinct(budgets)
     _check_min_size(min_size, len(budgets))
+    if len(counts) > MAX_GROUPS:
+        raise InputError(
+            f"a group for each of {len(counts)} distinct budgets is more than {MAX_GROUPS}: choose fewer, such as "
+            f"groups=8"
+        )
     starts = list(range(len(counts)))
     before = np.concatenate([[0], np.cumsum(counts)])
     end = len(counts)
@@ -174,8 +194,8 @@ def choose_groups(
     min_size: int = 1,
 ) -> Grouping:
     """The contiguous partition into at most ``max_groups`` groups with the largest total ``value``."""
-    if max_groups < 1:
-        raise InputError(f"expected at least one group, got groups={max_groups}")
+    if not 1 <= max_groups <= MAX_GROUPS:
+        raise InputError(f"expected at least one group and at most {MAX_GROUPS}, got groups={max_groups}")
     _check_min_size(min_size, len(budgets))
     epsilons, place, counts = _distinct(budgets)
     before = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)
@@ -184,7 +204,7 @@ def choose_groups(
         starts = _best_partition(before, signal, max_groups=max_groups, min_size=min_size, value=value)
     else:
         targets = np.linspace(0, before[-1], MAX_CANDIDATES, endpoint=False)
-        candidates = np.unique(np.searchsorted(before, targets))
+        candidates = np.unique(np.searchsorted(before, targets, side="right") - 1)
         thinned = np.append(before[candidates], before[-1])
         rough = _best_partition(thinned, signal[candidates], max_groups=max_groups, min_size=min_size, value=value)
         starts = _polish([int(candidates[start]) for start in rough], before, signal, min_size=min_size, value=value)

@@ -211,9 +211,9 @@ def _groups(budgets: Budgets, settings: PlanSettings, *, release: Release) -> Gr
     if rule == "auto":
         rule = "distinct" if len(np.unique(budgets.epsilons)) <= AUTO_GROUPS else AUTO_GROUPS
     if rule == "given":
-        return grouping.group_given(budgets, delta)
+        return grouping.group_given(budgets, delta, min_size=settings.min_group_size)
     if isinstance(rule, tuple):
-        return grouping.group_at_edges(budgets, delta, rule)
+        return grouping.group_at_edges(budgets, delta, rule, min_size=settings.min_group_size)
     if rule == "distinct":
         return grouping.group_by_distinct(budgets, delta, min_size=settings.min_group_size)
     curve = noise_by_epsilon(

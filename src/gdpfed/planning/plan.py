@@ -39,6 +39,8 @@ from gdpfed.privacy.accountant import (
     accountant_version,
     check_accountant,
     check_delta,
+    check_noise_multiplier,
+    check_num_rounds,
     epsilon_of,
 )
 from gdpfed.privacy.adversaries import LinkedSum, ServerView, person_epsilon, server_view
@@ -46,11 +48,15 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
 
-__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "assign", "guaranteed"]
+__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "assign", "check_budgets", "guaranteed"]
 
 Release = Literal["per-group", "pooled"]
 RELEASES: tuple[Release, ...] = get_args(Release)
 
+MAX_CLIENTS = 1_000_000_000
+_LARGEST = 1e9
+# A person's clients: more in a list, or unlisted ones, take too long to account for.
+_MAX_LINKED, _MAX_UNLISTED = 12, 4
 # A claim and its recomputation differ by less than this, or the plan is refused.
 _CLAIM_TOLERANCE = 1e-6
 # More ways to spread a person's clients over the groups than this are not all evaluated: links must be listed.
@@ -84,31 +90,44 @@ class Group:
 
     def __post_init__(self) -> None:
         where = f"in group {self.name!r}"
-        if self.num_clients < 1:
-            raise InputError(f"expected num_clients >= 1, got num_clients={self.num_clients} {where}")
+        if not 1 <= self.num_clients <= MAX_CLIENTS:
+            raise InputError(
+                f"expected num_clients from 1 to {MAX_CLIENTS}, got num_clients={self.num_clients} {where}"
+            )
         check_delta(self.delta, field=f"delta {where}")
         if not 0 < self.sampling_rate <= 1:
             raise InputError(f"expected 0 < sampling_rate <= 1, got sampling_rate={self.sampling_rate} {where}")
         if not 0 < self.keep_fraction <= 1:
             raise InputError(f"expected 0 < keep_fraction <= 1, got keep_fraction={self.keep_fraction} {where}")
-        if not (math.isfinite(self.weight) and self.weight > 0):
-            raise InputError(f"expected a finite weight > 0, got weight={self.weight} {where}")
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"expected a finite scale > 0, got scale={self.scale} {where}")
-        if not self.clip_norm > 0:
-            raise InputError(f"expected clip_norm > 0, got clip_norm={self.clip_norm} {where}")
-        if not self.noise_multiplier >= 0 or math.isinf(self.noise_multiplier):
-            raise InputError(
-                f"expected a finite noise_multiplier >= 0, got noise_multiplier={self.noise_multiplier} {where}"
-            )
-        if self.is_private:
-            check_epsilon(self.epsilon, field=f"epsilon {where}")
-            if not math.isfinite(self.clip_norm) or self.noise_multiplier == 0:
-                raise PrivacyError(
-                    f"expected a finite clip_norm and noise for epsilon={self.epsilon:g}, got "
-                    f"clip_norm={self.clip_norm}, "
-                    f"noise_multiplier={self.noise_multiplier} {where}"
+        for name in ("weight", "scale"):
+            if not 0 < getattr(self, name) <= _LARGEST:
+                raise InputError(
+                    f"expected {name} above 0 and at most {_LARGEST:g}, got {name}={getattr(self, name)} {where}"
                 )
+        for name in ("mean_waste", "max_waste"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"expected a finite {name} >= 0, got {name}={getattr(self, name)} {where}")
+        check_noise_multiplier(self.noise_multiplier, field=f"noise_multiplier {where}")
+        if not self.is_private:
+            self._check_claims_nothing(where)
+        else:
+            check_epsilon(self.epsilon, field=f"epsilon {where}")
+            if not 0 < self.clip_norm <= _LARGEST or self.noise_multiplier == 0:
+                raise PrivacyError(
+                    f"expected clip_norm above 0 and at most {_LARGEST:g}, and noise, for epsilon={self.epsilon:g}, "
+                    f"got "
+                    f"clip_norm={self.clip_norm}, noise_multiplier={self.noise_multiplier} {where}"
+                )
+
+    def _check_claims_nothing(self, where: str) -> None:
+        """Without privacy there is no noise and no clip, and every epsilon is infinite."""
+        infinite = (self.clip_norm, self.epsilon_release, self.epsilon_server)
+        if self.noise_multiplier != 0 or any(value != math.inf for value in infinite):
+            raise PrivacyError(
+                f"expected noise_multiplier 0 and an infinite clip_norm, epsilon_release and epsilon_server where "
+                f"epsilon "
+                f"is infinite {where}: a plan without privacy states none"
+            )
 
     @property
     def is_private(self) -> bool:
@@ -167,18 +186,22 @@ class Plan:
             )
         if self.release not in RELEASES:
             raise InputError(f"expected release 'per-group' or 'pooled', got {self.release!r}")
-        if self.num_rounds < 1:
-            raise InputError(f"expected num_rounds >= 1, got num_rounds={self.num_rounds}")
+        check_num_rounds(self.num_rounds)
+        if not (self.clip_norm == math.inf if not self.is_private else 0 < self.clip_norm <= _LARGEST):
+            raise InputError(f"expected clip_norm above 0 and at most {_LARGEST:g}, got clip_norm={self.clip_norm}")
         if not (math.isfinite(self.server_learning_rate) and self.server_learning_rate > 0):
             raise InputError(
                 f"expected a finite server_learning_rate > 0, got server_learning_rate={self.server_learning_rate}"
             )
         if self.max_participations is not None and self.max_participations < 1:
             raise InputError(f"expected max_participations >= 1, got max_participations={self.max_participations}")
-        if self.clients_per_person < 1:
-            raise InputError(f"expected clients_per_person >= 1, got clients_per_person={self.clients_per_person}")
-        if any(len(counts) != len(self.groups) for counts in self.linked):
-            raise InputError(f"expected a count for each of {len(self.groups)} groups in every entry of linked")
+        if not 1 <= self.clients_per_person <= _MAX_UNLISTED:
+            raise InputError(
+                f"expected clients_per_person from 1 to {_MAX_UNLISTED}, got "
+                f"clients_per_person={self.clients_per_person}: "
+                f"list linked clients instead"
+            )
+        self._check_linked()
         if len({group.name for group in self.groups}) < len(self.groups):
             raise InputError("expected every group name once")
         if len({group.is_private for group in self.groups}) > 1:
@@ -191,10 +214,21 @@ class Plan:
                     f"{max(stds):.6g}: "
                     f"noise_multiplier * clip_norm * scale must be equal"
                 )
+            if len({group.weight for group in self.groups}) > 1:
+                raise InputError("expected one weight in a pooled plan: there is one sum")
             if any(group.keep_fraction < 1 for group in self.groups):
                 raise InputError(
                     "expected keep_fraction 1 in a pooled plan: there is no sum of a single group to sparsify"
                 )
+
+    def _check_linked(self) -> None:
+        for counts in self.linked:
+            if len(counts) != len(self.groups):
+                raise InputError(f"expected a count for each of {len(self.groups)} groups in linked, got {len(counts)}")
+            if any(not 0 <= count <= group.num_clients for count, group in zip(counts, self.groups, strict=True)):
+                raise InputError(f"expected counts from 0 to the size of the group in linked, got {list(counts)}")
+            if not 1 <= sum(counts) <= _MAX_LINKED:
+                raise InputError(f"expected from 1 to {_MAX_LINKED} linked clients for one person, got {sum(counts)}")
 
     @property
     def is_private(self) -> bool:
@@ -298,8 +332,10 @@ class Plan:
         return 1.0 if math.isinf(group.clip_norm) else group.clip_norm / self.clip_norm
 
     @property
-    def system_guarantee(self) -> Guarantee:
-        """The whole system by parallel composition: clients' data are disjoint."""
+    def system_guarantee(self) -> Guarantee | None:
+        """The whole system by parallel composition: clients' data are disjoint. None without privacy."""
+        if not self.is_private:
+            return None
         return Guarantee(
             epsilon=max(group.epsilon_release for group in self.groups),
             delta=max(group.delta for group in self.groups),
@@ -312,30 +348,36 @@ class Plan:
         """For a person whose records sit in several clients, if such an overlap was declared."""
         if self.epsilon_person is None:
             return None
-        most = max([self.clients_per_person, *(sum(counts) for counts in self.linked)])
+        units = []
+        if self.clients_per_person > 1:
+            units.append(f"any one person in up to {self.clients_per_person} clients")
+        if self.linked:
+            most = max(sum(counts) for counts in self.linked)
+            units.append(f"any one of the listed people, in up to {most} clients, or anyone else in one")
         return Guarantee(
             epsilon=self.epsilon_person,
             delta=max(group.delta for group in self.groups),
-            unit=f"any one person in up to {most} clients",
+            unit="; ".join(units),
             adversary="whoever sees the released models",
         )
 
     def allocations(self) -> tuple[tuple[int, ...], ...]:
         """All ways in which one person's clients may be spread over the groups, under the declared overlap."""
-        spread: list[tuple[int, ...]] = list(self.linked)
+        spread: list[tuple[int, ...]] = list(dict.fromkeys(self.linked))
+        ways = len(spread)
+        if self.clients_per_person > 1:
+            ways += math.comb(len(self.groups) + self.clients_per_person - 1, self.clients_per_person)
+        if ways > _MAX_ALLOCATIONS:
+            raise InputError(
+                f"{ways} ways to spread one person's clients over {len(self.groups)} groups are more than "
+                f"{_MAX_ALLOCATIONS}: use fewer groups, a smaller clients_per_person, or list fewer linked clients"
+            )
         if self.clients_per_person > 1:
             places = itertools.combinations_with_replacement(range(len(self.groups)), self.clients_per_person)
             for chosen in places:
                 counts = Counter(chosen)
                 spread.append(tuple(min(counts[place], group.num_clients) for place, group in enumerate(self.groups)))
-        unique = tuple(dict.fromkeys(spread))
-        if len(unique) > _MAX_ALLOCATIONS:
-            raise InputError(
-                f"clients_per_person={self.clients_per_person} over {len(self.groups)} groups can be spread in "
-                f"{len(unique)} ways, more "
-                f"than {_MAX_ALLOCATIONS}: use fewer groups, or list the linked clients"
-            )
-        return unique
+        return tuple(dict.fromkeys(spread))
 
     def verify(self) -> None:
         """Recomputes every epsilon from the mechanism, without the cache; raises PrivacyError if a promise or a claim
@@ -366,7 +408,7 @@ class Plan:
     def _check_claim(self, what: str, claimed: float | None, actual: float | None) -> None:
         if claimed is None and actual is None:
             return
-        if claimed is None or actual is None or abs(claimed - actual) > _CLAIM_TOLERANCE * actual:
+        if claimed is None or actual is None or not _agree(claimed, actual):
             now = accountant_version()
             made_by = (
                 f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
@@ -375,6 +417,11 @@ class Plan:
                 f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make "
                 f"the plan again"
             )
+
+
+def _agree(claimed: float, actual: float) -> bool:
+    """Within the tolerance, both finite; nothing agrees with NaN."""
+    return math.isfinite(actual) and abs(claimed - actual) <= _CLAIM_TOLERANCE * actual
 
 
 def guaranteed(plan: Plan) -> Plan:
@@ -420,8 +467,27 @@ def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:
     ]
 
 
+def check_budgets(plan: Plan, budgets: Budgets, *, default_delta: float) -> None:
+    """Raises PrivacyError unless the plan keeps every client's budget; ``default_delta`` is for clients without their
+    own."""
+    if not plan.is_private:
+        raise PrivacyError(f"{plan.method} has no privacy: it keeps nobody's budget")
+    place = assign(plan, budgets)
+    deltas = np.array([group.delta for group in plan.groups])
+    over = deltas[place] > budgets.deltas_or(default_delta)
+    if over.any():
+        first = int(np.argmax(over))
+        group = plan.groups[place[first]]
+        raise PrivacyError(
+            f"{group.name!r} has delta={group.delta:.3g}, more than the {budgets.deltas_or(default_delta)[first]:.3g} "
+            f"of client "
+            f"{budgets.label(first)!r}: state the delta that was agreed on, or make the plan again"
+        )
+
+
 def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
-    """Each client's group under a plan; raises PrivacyError if the plan does not keep some client's budget."""
+    """Each client's group under a plan; raises PrivacyError if a private plan exceeds some client's epsilon or own
+    delta."""
     if plan.grouping == "given":
         if budgets.groups is None:
             raise InputError(

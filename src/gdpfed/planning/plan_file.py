@@ -14,13 +14,12 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from gdpfed.config import from_mapping, read_toml
+from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Guarantee, Plan
 
@@ -57,10 +56,7 @@ def plan_hash(plan: Plan) -> str:
 
 def plan_from_toml(text: str, *, source: str = "plan") -> Plan:
     """Reads a plan and verifies it; raises PrivacyError if a promise in it does not hold."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"expected TOML in {source!r}: {error}") from None
+    content = parse_toml(text, source=repr(source))
     if content.pop("format", None) != FORMAT:
         raise InputError(f"expected a gdpfed plan with format = {FORMAT} in {source!r}: is it a plan file?")
     groups = content.pop("groups", None)
@@ -77,11 +73,14 @@ def plan_from_toml(text: str, *, source: str = "plan") -> Plan:
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Writes the plan, whole or not at all."""
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"expected the name of a file to write, got {str(path)!r}, which is a folder: add plan.toml")
     temporary = path.with_name(path.name + ".part")
     try:
         temporary.write_text(plan_to_toml(plan), encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 

@@ -252,7 +252,12 @@ def sample_rates(
         for epsilon, delta in budgets
     ]
     # At the largest of these every group may take part at least at the uniform rate, at the smallest at most.
-    low, high = min(uniform_noise) - 0.01, max(uniform_noise) + 0.01
+    low, high = min(uniform_noise) - 0.05, max(uniform_noise) + 0.05
+    if not excess(low, rough_sampling_rate) <= 0 <= excess(high, rough_sampling_rate):
+        raise InputError(
+            f"rates 'sample' find no common noise multiplier for a mean rate of {participation:g}: budgets lie too far "
+            f"apart or the participation is too large; take other rates"
+        )
     rough = float(optimize.brentq(excess, low, high, args=(rough_sampling_rate,), xtol=1e-5))
     # The rough rates are off by some per mille: Newton steps with the calibrated ones.
     step = 1e-3

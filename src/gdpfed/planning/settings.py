@@ -4,19 +4,27 @@ Place: beside the budgets at the entrance of the flow: the command line and TOML
 validates itself. A setting left at None is the method's own choice.
 """
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.plan import RELEASES, Release
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
-from gdpfed.privacy.accountant import Accountant, check_accountant, check_delta
+from gdpfed.privacy.accountant import (
+    Accountant,
+    check_accountant,
+    check_delta,
+    check_noise_multiplier,
+    check_num_rounds,
+)
 
 __all__ = ["AUTO_GROUPS", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
 
 # "auto" makes a group for each distinct budget up to this many, and chooses at most so many beyond.
 AUTO_GROUPS = 8
+
+# Clip norms and learning rates beyond this are a mistake.
+_LARGEST = 1e9
 
 GroupRule = Literal["auto", "distinct", "given"] | int | tuple[float, ...]
 RateRule = Literal["uniform", "paper", "snr", "sample"] | tuple[float, ...]
@@ -56,7 +64,8 @@ class PlanSettings:
         check_accountant(self.accountant)
         if self.delta is not None:
             check_delta(self.delta)
-        for name in ("num_rounds", "local_steps", "min_group_size", "clients_per_person"):
+        check_num_rounds(self.num_rounds)
+        for name in ("local_steps", "min_group_size", "clients_per_person"):
             self._expect(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number >= 1")
         if self.max_participations is not None:
             self._expect(
@@ -67,7 +76,7 @@ class PlanSettings:
         self._expect("participation", 0 < self.participation <= 1, "a fraction of the clients above 0 and at most 1")
         for name in ("clip_norm", "learning_rate", "server_learning_rate"):
             value = getattr(self, name)
-            self._expect(name, math.isfinite(value) and value > 0, "a finite number > 0")
+            self._expect(name, 0 < value <= _LARGEST, f"a number above 0 and at most {_LARGEST:g}")
         self._expect("fairness_floor", 0 < self.fairness_floor <= 1, "a number above 0 and at most 1")
         for name, words in (("groups", _GROUP_WORDS), ("rates", _RATE_WORDS), ("keep", _KEEP_WORDS)):
             self._expect_word(name, words)
@@ -80,8 +89,8 @@ class PlanSettings:
                 if not 0 < rate <= 1:
                     raise InputError(f"expected every rate above 0 and at most 1, got rates={rate}")
         for noise in self.noise_multipliers or ():
-            if not (math.isfinite(noise) and noise > 0):
-                raise InputError(f"expected every noise multiplier finite and > 0, got noise_multipliers={noise}")
+            if check_noise_multiplier(noise, field="noise_multipliers") == 0:
+                raise InputError("expected every noise multiplier above 0, got noise_multipliers=0: use method fedavg")
 
     def _expect(self, name: str, holds: bool, expected: str) -> None:
         if not holds:

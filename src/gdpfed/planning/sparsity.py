@@ -46,7 +46,7 @@ def closed_form_keep_fractions(
     learning_rate: float,
     local_steps: int,
 ) -> tuple[float, ...]:
-    """The paper's k*_m / d. It is 1 to six digits in the paper's own configurations (docs/limits.md)."""
+    """The paper's k*_m / d. It is above 0.99999 in the paper's own configurations (docs/limits.md)."""
     mu_4 = 32 * learning_rate * local_steps + learning_rate + learning_rate / local_steps
     return tuple(
         min(max(1 - 2 * weight * noise**2 / (learning_rate * local_steps * mu_4 * cohort**2), 0.0), 1.0)

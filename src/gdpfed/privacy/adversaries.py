@@ -19,7 +19,6 @@ Guarantees (tests of the same name):
   person_is_at_most_group_privacy   never above adding epsilons at (1 + e^eps) delta.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import numpy as np
 from scipy import special
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.privacy.accountant import check_delta, gaussian_epsilon, grid_interval
+from gdpfed.privacy.accountant import check_delta, delta_after_rounding, gaussian_epsilon, grid_interval
 
 __all__ = [
     "LinkedSum",
@@ -152,7 +151,7 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
                 value_discretization_interval=interval,
             ).self_compose(num_rounds)
         )
-    spent = float(total.get_epsilon_for_delta(delta))
+    spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
     if math.isinf(spent):
         raise PrivacyError(
             f"the person-level epsilon cannot be resolved at delta={delta:g}: raise delta, or declare fewer clients "
@@ -164,13 +163,14 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
 def _shifts(linked: LinkedSum) -> tuple[list[float], list[float]]:
     """All sizes by which the person's clients may shift the sum in one round, in noise stds, with their
     probabilities."""
-    chances: dict[float, float] = {}
-    clients = tuple(zip(linked.sampling_rates, linked.noise_multipliers, strict=True))
-    for taken in itertools.product((False, True), repeat=len(clients)):
-        # Summed in sorted order, so that equal sets of shifts give the same float.
-        size = math.fsum(1 / noise for (_, noise), taking in zip(clients, taken, strict=True) if taking)
-        chance = math.prod(rate if taking else 1 - rate for (rate, _), taking in zip(clients, taken, strict=True))
-        chances[size] = chances.get(size, 0.0) + chance
-    present = {size: chance for size, chance in sorted(chances.items()) if chance > 0}
+    chances = {0.0: 1.0}
+    for rate, noise in zip(linked.sampling_rates, linked.noise_multipliers, strict=True):
+        following: dict[float, float] = {}
+        for size, chance in chances.items():
+            for taking, share in ((size, 1 - rate), (size + 1 / noise, rate)):
+                if share > 0:
+                    following[taking] = following.get(taking, 0.0) + chance * share
+        chances = following
+    present = dict(sorted(chances.items()))
     norm = math.fsum(present.values())
     return list(present), [chance / norm for chance in present.values()]

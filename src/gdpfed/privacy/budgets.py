@@ -88,7 +88,10 @@ class Budgets:
 
     @property
     def default_delta(self) -> float:
-        """The paper's choice, ``num_clients ** -1.1``."""
+        """The paper's choice, ``num_clients ** -1.1``; not needed, and their largest, where all clients have their
+        own."""
+        if not np.isnan(self.deltas).any():
+            return float(self.deltas.max())
         if len(self) == 1:
             raise InputError("expected --delta for a single client: the default num_clients ** -1.1 would be 1")
         return math.pow(len(self), -1.1)
@@ -175,12 +178,10 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
     absent = [math.nan] * len(epsilons)
     deltas = _numbers(columns["delta"], field="delta", source=source) if "delta" in columns else absent
     groups = tuple(str(value) for value in columns["group"]) if "group" in columns else None
-    return Budgets(
-        epsilons=np.array(epsilons),
-        deltas=np.array(deltas),
-        clients=tuple(str(value) for value in columns["client"]),
-        groups=groups,
-    )
+    clients = tuple("" if value is None else str(value).strip() for value in columns["client"])
+    if "" in clients:
+        raise InputError(f"expected a name for every client in {source!r}, got none in row {clients.index('') + 1}")
+    return Budgets(epsilons=np.array(epsilons), deltas=np.array(deltas), clients=clients, groups=groups)
 
 
 def _numbers(values: Iterable[Any], *, field: str, source: str) -> list[float]:
@@ -200,10 +201,22 @@ def _csv_columns(path: Path) -> dict[str, list[Any]]:
     if not rows:
         raise InputError(f"expected a header line 'client,epsilon' in {str(path)!r}, got an empty file")
     header = [name.strip().lower() for name in rows[0]]
+    if len(set(header)) < len(header):
+        name, times = Counter(header).most_common(1)[0]
+        raise InputError(f"expected every column once in {str(path)!r}, got {name!r} {times} times")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise InputError(f"expected {len(header)} fields in line {number} of {str(path)!r}, got {len(row)}")
     return {name: [row[place] for row in rows[1:]] for place, name in enumerate(header)}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which every key may stand once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise InputError(f"expected every client once, got {name!r} {times} times: keep one entry for each client")
+    return found
 
 
 def _json_columns(path: Path) -> dict[str, list[Any]]:
@@ -211,8 +224,8 @@ def _json_columns(path: Path) -> dict[str, list[Any]]:
     if not text.strip():
         raise InputError(f"expected JSON in {str(path)!r}, got an empty file")
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"expected JSON in {str(path)!r}: {error}") from None
     if isinstance(content, dict):
         content = [{"client": name, "epsilon": value} for name, value in content.items()]

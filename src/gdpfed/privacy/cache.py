@@ -6,7 +6,7 @@ input and the versions of all that computes, and values are stored to the last b
 Guarantees (tests of the same name):
   same_bits                 a remembered value equals the computed one bit for bit.
   damage_is_recomputed      a row whose checksum is wrong is computed again, never used.
-  other_version_is_another_key  a different dp-accounting, numpy or scipy shares nothing.
+  other_version_is_another_key  a different gdpfed, dp-accounting, numpy or scipy shares nothing.
   broken_disk_is_no_error   an unwritable or corrupted file costs time, not the answer.
 
 Does not: protect against someone who may write to your home directory; `verify` never reads it.
@@ -24,6 +24,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec
+
+import gdpfed
 
 __all__ = ["cache_file", "forget_memory", "remembered", "without_cache"]
 
@@ -65,7 +67,8 @@ def forget_memory() -> None:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    return tuple(f"{name} {importlib.metadata.version(name)}" for name in _COMPUTED_BY)
+    own = f"gdpfed {gdpfed.__version__}"
+    return (own, *(f"{name} {importlib.metadata.version(name)}" for name in _COMPUTED_BY))
 
 
 def _key(function: str, arguments: dict[str, Any]) -> str:

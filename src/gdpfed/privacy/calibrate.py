@@ -22,10 +22,12 @@ from scipy import optimize
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
+    MAX_ROUNDS,
     Accountant,
     SampledGaussian,
     check_accountant,
     check_delta,
+    delta_after_rounding,
     epsilon_of,
     grid_interval,
     rough_rdp_epsilon,
@@ -33,7 +35,6 @@ from gdpfed.privacy.accountant import (
 from gdpfed.privacy.cache import remembered
 
 __all__ = [
-    "MAX_ROUNDS",
     "check_epsilon",
     "noise_multiplier_for",
     "num_rounds_for",
@@ -42,8 +43,8 @@ __all__ = [
     "sampling_rate_for",
 ]
 
-MAX_ROUNDS = 1_000_000
 _NOISE_RANGE = (0.02, 1e6)
+_MAX_EPSILON = 1e6
 _RATE_RANGE = (1e-9, 1.0)
 # Where the search stops, relative to the parameter, and how far on the safe side of the root it aims.
 _TOLERANCE, _MARGIN = 1e-6, 3e-7
@@ -51,8 +52,8 @@ _TOLERANCE, _MARGIN = 1e-6, 3e-7
 
 def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
     """Returns ``epsilon`` if it is a finite number above 0."""
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise InputError(f"expected a finite {field} > 0, got {field}={epsilon}")
+    if not 0 < epsilon <= _MAX_EPSILON:
+        raise InputError(f"expected a finite {field} > 0, at most {_MAX_EPSILON:g}, got {field}={epsilon}")
     return float(epsilon)
 
 
@@ -68,6 +69,9 @@ def _check_delta_means_something(*, delta: float, sampling_rate: float, num_roun
 
 def _gap(parameter: SampledGaussian, *, epsilon: float, delta: float, interval: float, both: bool) -> float:
     """log(delta at ``epsilon``) - log(``delta``), on a PLD grid: negative where the budget is kept."""
+    allowed = delta_after_rounding(delta, parameter.num_rounds)
+    if allowed == 0:
+        return 1e3
     from gdpfed.privacy import pld
 
     build = pld.composed_distribution if both else pld.composed_remove
@@ -77,7 +81,7 @@ def _gap(parameter: SampledGaussian, *, epsilon: float, delta: float, interval: 
         num_rounds=parameter.num_rounds,
         grid_interval=interval,
     )
-    return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300)) - math.log(delta)
+    return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300)) - math.log(allowed)
 
 
 def _bracketed_root(
@@ -129,6 +133,8 @@ def _rough_pld(
     if found is None:
         return None
     root, slope = found
+    if not (math.isfinite(slope) and slope):
+        return None
     wide = root - gap(root, interval) / slope
     narrow = wide - gap(wide, interval / 2) / slope
     # The discretisation error is quadratic in the interval: Richardson's extrapolation to a fine one.
@@ -253,10 +259,9 @@ def _noise_multiplier_for(
     if solved is None:
         raise PrivacyError(
             f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets epsilon={epsilon:g} at "
-            f"delta={delta:g} over "
-            f"{num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): raise epsilon or delta (the "
-            f"accountant "
-            f"resolves no delta below about 1e-14), or lower the rounds or the rate"
+            f"delta={delta:g} over {num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): epsilon or "
+            f"delta is out of range (PLD resolves no delta below about 1e-16 for each round): change them, the rounds "
+            f"or the rate"
         )
     return math.exp(solved)
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _NOISE_METHODS = ("dp-fedavg", "gdpfed", "gdpfed-opc", "gdpfed+")
-# The figure varies the strictest budget from a tenth of its default up to the laxest group's.
+# The figure varies the strictest budget from a tenth of its default to half as much again as the middle one.
 _SWEEP_DATASETS = ("fmnist", "cifar10")
 
 

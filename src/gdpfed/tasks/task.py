@@ -6,7 +6,6 @@ the same keys: a ``title``, ``budgets`` (compact text, or the path of a budgets 
 """
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from gdpfed.config import from_mapping, read_toml
+from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
@@ -92,10 +91,7 @@ def load_task(source: str) -> Task:
 
 
 def _task(text: str, *, source: str, folder: Path) -> Task:
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"expected TOML in {source}: {error}") from None
+    content = parse_toml(text, source=source)
     budgets = content.pop("budgets", None)
     if not isinstance(budgets, str):
         raise InputError(
