@@ -37,10 +37,11 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_exported_names() -> None:
     assert sorted(gdpfed.__all__) == sorted(
         [
-            "Budgets", "GdpfedError", "Group", "InputError", "LocalTraining", "METHODS", "Plan", "PlanSettings", "PrivacyError",
-            "SampledGaussian", "Task", "Trained", "__version__", "assign", "epsilon_of", "load_plan", "load_task", "make_plan",
-            "max_participations_for", "noise_multiplier_for", "num_rounds_for", "parse_compact", "plan_hash",
-            "read_budgets", "sampling_rate_for", "save_plan", "server_epsilon", "train",
+            "Budgets", "GdpfedError", "Group", "InputError", "LocalTraining", "METHODS", "Plan",
+            "PlanSettings", "PrivacyError", "SampledGaussian", "Task", "Trained", "__version__", "assign",
+            "epsilon_of", "load_plan", "load_task", "make_plan", "max_participations_for",
+            "noise_multiplier_for", "num_rounds_for", "parse_compact", "plan_hash", "read_budgets",
+            "sampling_rate_for", "save_plan", "server_epsilon", "train",
         ]
     )  # fmt: skip
     for name in gdpfed.__all__:

@@ -20,6 +20,8 @@ from gdpfed.errors import GdpfedError
 
 __all__ = ["app", "main"]
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="gdpfed",
     help="Federated learning for clients who ask for different amounts of privacy.",
@@ -69,12 +71,14 @@ def _run(arguments: list[str]) -> int:
     try:
         code: Any = app(arguments, standalone_mode=False)
         sys.stdout.flush()
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except GdpfedError as error:
         return _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted\n")
-        return 130
+        sys.stderr.write("interrupted: a run goes on with gdpfed resume\n")
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; standard output must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

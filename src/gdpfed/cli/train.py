@@ -155,7 +155,8 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
         judged = ""
         if progress.evaluation is not None and progress.epsilons is not None:
             spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-            judged = f"  accuracy {progress.evaluation.accuracy:5.2f} %  loss {progress.evaluation.loss:.3f}  epsilon {spent}"
+            judged = f"  accuracy {progress.evaluation.accuracy:5.2f} %  loss {progress.evaluation.loss:.3f}"
+            judged += f"  epsilon {spent}"
         return (
             f"round {progress.record.round_number + 1:3d}/{num_rounds}{judged}  "
             f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"

@@ -57,8 +57,7 @@ def train(
     if len(clients) != len(budgets):
         raise InputError(f"expected a budget for each of {len(clients)} clients, got {len(budgets)}")
     plan = make_plan(budgets, settings or PlanSettings())
-    if plan.is_private:
-        refuse_running_statistics(model)
+    refuse_running_statistics(model)
     lengths = [len(labels) for _, labels in clients]
     ends = np.cumsum(lengths)
     data = ClientData(

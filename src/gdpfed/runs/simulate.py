@@ -169,8 +169,7 @@ def prepare(
     if task.training.model_width is not None:
         sizes["width"] = task.training.model_width
     model = build_model(task.training.model, seed=seed, **sizes)
-    if plan.is_private:
-        refuse_running_statistics(model)
+    refuse_running_statistics(model)
     data = ClientData(
         inputs=torch.from_numpy(dataset.train_inputs),
         labels=torch.from_numpy(dataset.train_labels),
