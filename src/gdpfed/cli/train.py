@@ -283,7 +283,7 @@ def _show(drawn: "list[Curve]", *, picture: Path, as_json: bool) -> None:
             ["method", "task", "seeds", "mean", "std", "paper", "epsilon (release)"],
             [
                 [
-                    result.method,
+                    f"{result.method} ({result.weights})" if result.weights else result.method,
                     result.title,
                     str(len(result.accuracies)),
                     f"{result.mean:.2f}",

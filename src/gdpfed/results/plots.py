@@ -147,7 +147,8 @@ def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
             by_method: dict[str, list[Curve]] = {}
             for curve in drawn:
                 if curve.title == title and curve.rounds:
-                    by_method.setdefault(curve.method, []).append(curve)
+                    name = f"{curve.method}, {curve.weights}" if curve.weights else curve.method
+                    by_method.setdefault(name, []).append(curve)
             for place, (method, same) in enumerate(by_method.items()):
                 length = min(len(curve.rounds) for curve in same)
                 columns = list(zip(*(curve.accuracies[:length] for curve in same), strict=True))

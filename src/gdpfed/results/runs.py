@@ -19,10 +19,11 @@ _PAPER_NAMES = {"fedavg": "p-fedavg"}
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Accuracy against rounds, of one run."""
+    """Accuracy against rounds, of one run; ``weights`` is empty for the method's own."""
 
     title: str
     method: str
+    weights: str
     seed: int
     rounds: tuple[int, ...]
     accuracies: tuple[float, ...]
@@ -37,6 +38,7 @@ class MethodResult:
 
     title: str
     method: str
+    weights: str
     accuracies: tuple[float, ...]
     paper: float | None
 
@@ -71,6 +73,7 @@ def curves(runs: Sequence[RunFolder]) -> list[Curve]:
             Curve(
                 title=run.task.title,
                 method=run.plan.method,
+                weights=run.task.settings.weights or "",
                 seed=run.seed,
                 rounds=tuple(record["round"] for record in records),
                 accuracies=tuple(record["accuracy"] for record in records),
@@ -84,18 +87,19 @@ def curves(runs: Sequence[RunFolder]) -> list[Curve]:
 
 def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
     """Finished runs, by task and method; the paper's accuracy where it has the task at this name."""
-    grouped: dict[tuple[str, str], list[float]] = {}
+    grouped: dict[tuple[str, str, str], list[float]] = {}
     for curve in drawn:
         if curve.is_finished:
-            grouped.setdefault((curve.title, curve.method), []).append(curve.accuracies[-1])
+            grouped.setdefault((curve.title, curve.method, curve.weights), []).append(curve.accuracies[-1])
     names = {"FMNIST": "fmnist", "SVHN": "svhn", "CIFAR-10": "cifar10", "Shakespeare": "shakespeare"}
     results = []
-    for (title, method), accuracies in grouped.items():
+    for (title, method, weights), accuracies in grouped.items():
         printed = paper_tables()["main_accuracy"].get(_PAPER_NAMES.get(method, method), {}).get(names.get(title, ""))
         results.append(
             MethodResult(
                 title=title,
                 method=method,
+                weights=weights,
                 accuracies=tuple(accuracies),
                 paper=None if printed is None else float(printed["mean"]),
             )
