@@ -347,6 +347,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare results instead of times")
     parser.add_argument("--scaling", action="store_true", help="growth with clients and cohort instead of peers")
     given = parser.parse_args()
+    # So that whoever ends us ends the contestant too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begins = tuple(name.strip() for name in given.only.split(",") if name.strip()) or ("",)
     chosen = [contestant for contestant in CONTESTANTS if contestant.name.startswith(begins)]
     if not chosen:
