@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from gdpfed.tasks.models import CharLSTM
 from gdpfed.training import reference, rounds
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
+
+T = TypeVar("T")
 
 BUDGETS = "12@1,18@2,10@6"
 NUM_CLIENTS = 40
@@ -85,10 +88,18 @@ def plan_of(
     return make_plan(parse_compact(budgets), settings)
 
 
+def _unchecked(value: T, **changes: object) -> T:
+    """A changed copy that skips the checks of a plan: tests switch noise and clip off one by one, which no plan may."""
+    made: T = object.__new__(type(value))
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        object.__setattr__(made, field.name, changes.get(field.name, getattr(value, field.name)))
+    return made
+
+
 def changed(plan: Plan, change: Callable[[Group], dict[str, object]], **of_plan: object) -> Plan:
     """The plan with something else in every group; its epsilons are no longer true, which no test here reads."""
-    groups = tuple(dataclasses.replace(group, **change(group)) for group in plan.groups)  # type: ignore[arg-type]
-    return dataclasses.replace(plan, groups=groups, **of_plan)  # type: ignore[arg-type]
+    groups = tuple(_unchecked(group, **change(group)) for group in plan.groups)
+    return _unchecked(plan, groups=groups, **of_plan)
 
 
 def quiet(plan: Plan) -> Plan:

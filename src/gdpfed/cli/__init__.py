@@ -15,7 +15,7 @@ from gdpfed.cli.account import account
 from gdpfed.cli.data import data_app
 from gdpfed.cli.plan import plan_app, verify
 from gdpfed.cli.reproduce import reproduce_app
-from gdpfed.cli.train import compare, resume, show, train
+from gdpfed.cli.train import compare_runs, resume_run, show_runs, train_run
 from gdpfed.errors import GdpfedError
 
 __all__ = ["app", "main"]
@@ -29,10 +29,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(plan_app, name="plan")
-app.command()(train)
-app.command()(compare)
-app.command()(resume)
-app.command()(show)
+app.command("train")(train_run)
+app.command("compare")(compare_runs)
+app.command("resume")(resume_run)
+app.command("show")(show_runs)
 app.add_typer(data_app, name="data")
 app.command()(verify)
 app.command()(account)

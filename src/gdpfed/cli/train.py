@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder
     from gdpfed.runs.simulate import Progress, Watcher
 
-__all__ = ["compare", "resume", "show", "train"]
+__all__ = ["compare_runs", "resume_run", "show_runs", "train_run"]
 
 Source = Annotated[
     str, typer.Argument(help="A preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare) or a .toml file.")
@@ -54,7 +54,7 @@ def _changed(task: Task, evaluate_every: int | None, **changes: object) -> Task:
     return dataclasses.replace(task, settings=settings, training=training)
 
 
-def train(
+def train_run(
     source: Source = DEMONSTRATION,
     method: options.Method = None,
     seed: Seed = 1,
@@ -98,7 +98,7 @@ def train(
     _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
 
 
-def resume(
+def resume_run(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -190,7 +190,7 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
         yield live
 
 
-def compare(
+def compare_runs(
     source: Source = DEMONSTRATION,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods, separated by commas.")
@@ -245,7 +245,7 @@ def compare(
     _show(curves(runs), picture=picture or out / "curves.png", as_json=as_json)
 
 
-def show(
+def show_runs(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Where to draw the curves. Default: beside the runs.")
