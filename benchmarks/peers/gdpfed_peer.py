@@ -6,7 +6,7 @@ The plan has one group. Its sampler still tosses 6,000 coins a round, but the be
 is trained in place of what it drew, as the other contestants do.
 """
 
-import math
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -14,38 +14,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.budgets import Budgets
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.mechanism import noise
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
 from peers import work
 
 Round = Callable[[TrainingState, NDArray[np.int64] | None], tuple[TrainingState, RoundRecord]]
 
 
-def one_group(*, num_clients: int, cohort: int, clip_norm: float, noise_std: float, num_rounds: int) -> Plan:
-    """A plan of one group with the given noise: timing promises nobody anything."""
-    group = Group(
-        name="all",
-        num_clients=num_clients,
-        epsilon=math.inf,
-        delta=1e-5,
-        sampling_rate=cohort / num_clients,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_std / clip_norm,
-        weight=1 / cohort,
-        epsilon_release=math.inf,
-        epsilon_server=math.inf,
-    )
-    return Plan(
+def one_group(*, num_clients: int, cohort: int, clip_norm: float, num_rounds: int) -> Plan:
+    """A plan by dp-fedavg: everyone in one group, with the benchmark's noise and a budget that it keeps."""
+    budgets = Budgets(epsilons=np.full(num_clients, 100.0), deltas=np.full(num_clients, 1e-5))
+    settings = PlanSettings(
         method="dp-fedavg",
-        groups=(group,),
-        grouping="one",
-        release="per-group",
         num_rounds=num_rounds,
+        participation=cohort / num_clients,
         clip_norm=clip_norm,
-        accountant="pld",
-        accountant_version="none",
+        noise_multipliers=(work.NOISE_MULTIPLIER,),
+        accountant="rdp",
     )
+    return make_plan(budgets, settings)
+
+
+def without_noise(state: TrainingState, plan: Plan) -> TrainingState:
+    """Takes the noise of the round before ``state`` out again, for the check: it follows from the seed.
+
+    A plan without noise would have no clip norm either.
+    """
+    (group,) = plan.groups
+    size = len(state.parameters)
+    added = noise(size, std=group.noise_std, seed=work.SEED, round_number=state.round_number - 1, place=0)
+    return dataclasses.replace(state, parameters=(state.parameters.double() - group.weight * added).float())
 
 
 def gdpfed_contestant(plan: Plan, data: ClientData, *, workers: int) -> tuple[TrainingState, Round]:
@@ -83,7 +86,6 @@ def main() -> None:
         num_clients=work.NUM_CLIENTS,
         cohort=work.CLIENTS_PER_ROUND,
         clip_norm=settings.clip_norm,
-        noise_std=settings.noise_std,
         num_rounds=len(settings.cohorts),
     )
     state, one_round = gdpfed_contestant(plan, data, workers=settings.workers)
@@ -91,6 +93,8 @@ def main() -> None:
     for cohort in settings.cohorts:
         report.round_begins()
         state, _ = one_round(state, np.array(cohort))
+        if not settings.noise_std:
+            state = without_noise(state, plan)
         report.round_ends(state.parameters)
     report.finish()
 

@@ -35,7 +35,6 @@ def main() -> None:
         num_clients=given.clients,
         cohort=given.cohort,
         clip_norm=work.CLIP_NORM,
-        noise_std=work.NOISE_MULTIPLIER * work.CLIP_NORM,
         num_rounds=given.rounds + 1,
     )
     data = ClientData(inputs=inputs, labels=targets, members=tuple(places))
