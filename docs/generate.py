@@ -147,7 +147,8 @@ def trained() -> str:
         "tried: taken because fedavg, on the test set with seed 1, came nearer to the paper's 78.96 than with the "
         "CNN with a dense layer. That seed is one of the three below, so fedavg's own row is not independent of the "
         "choice. With the paper's weights gdpfed moves a third of a step a round and gdpfed+ half of one, dp-fedavg a "
-        "whole one; runs with `inverse-variance` weights were not made. Why pfa is 5 points below the paper is not known.\n\n"
+        "whole one; runs with `inverse-variance` weights were not made. Why pfa is 5 points below the paper "
+        "is not known.\n\n"
         + _table(("method", "paper", "ours", "difference", "seeds 1, 2, 3"), rows)
         + "\n![Accuracy against rounds on FMNIST](img/fmnist.png)\n"
     )
