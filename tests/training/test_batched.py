@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training import batched
 from gdpfed.training.batched import batched_model
+from gdpfed.training.layers import LayeredModel
 
 CLIENTS, BATCH = 4, 3
 
@@ -62,28 +62,32 @@ def stacked(model: nn.Module, *, seed: int = 2) -> list[Tensor]:
 
 
 def check_equal(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = torch.float64, whole: bool = False) -> None:
-    """Logits and gradients of the batched model, and of the module client by client; in float64, where another order of
-    additions shows only in the last digits."""
+    """Gradients of the batched model, and of the module client by client; in float64, where another order of additions
+    shows only in the last digits. Twice in a row, the second time with other images: buffers are used again."""
     model = copy.deepcopy(model).to(dtype)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-    parameters = [part.detach().to(dtype).requires_grad_() for part in stacked(model)]
+    parameters = [part.detach().to(dtype) for part in stacked(model)]
     if whole:
-        parameters = [part.detach().mul(10).round().requires_grad_() for part in parameters]
-    logits = batched_model(model)(parameters, inputs)
-    weights = torch.linspace(-1, 1, logits.numel(), dtype=dtype).view_as(logits)
-    gradients = torch.autograd.grad((logits * weights).sum(), parameters, materialize_grads=True)
+        parameters = [part.mul(10).round() for part in parameters]
+    num_classes = model(inputs[0]).shape[1]
+    labels = torch.randint(0, num_classes, (CLIENTS, BATCH), generator=torch.Generator().manual_seed(3))
+    weights = torch.linspace(0.1, 1, CLIENTS * BATCH, dtype=dtype).view(CLIENTS, BATCH)
+    together = batched_model(model)
     tolerance = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
-    for client in range(CLIENTS):
-        single = copy.deepcopy(model)
-        for own, part in zip(single.parameters(), parameters, strict=True):
-            own.data.copy_(part[client].detach())
-        expected = single(inputs[client])
-        torch.testing.assert_close(logits[client], expected, **tolerance)
-        of_single = torch.autograd.grad(
-            (expected * weights[client]).sum(), list(single.parameters()), materialize_grads=True
-        )
-        for mine, theirs in zip(gradients, of_single, strict=True):
-            torch.testing.assert_close(mine[client], theirs, **tolerance)
+    for given in (inputs, inputs.flip(0)):
+        prepared = together.prepare(given)
+        for _ in range(2):
+            gradients = together.gradients(parameters, prepared, labels, weights)
+        for client in range(CLIENTS):
+            single = copy.deepcopy(model)
+            for own, part in zip(single.parameters(), parameters, strict=True):
+                own.data.copy_(part[client])
+            losses = nn.functional.cross_entropy(single(given[client]), labels[client], reduction="none")
+            of_single = torch.autograd.grad(
+                (losses * weights[client]).sum(), list(single.parameters()), materialize_grads=True
+            )
+            for mine, theirs in zip(gradients, of_single, strict=True):
+                torch.testing.assert_close(mine[client], theirs, **tolerance)
 
 
 def convolutions(*layers: nn.Module, flat: int) -> nn.Module:
@@ -126,6 +130,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
         ),
         torch.ones(CLIENTS, BATCH, 1, 8, 8),
     ),
+    "dense layer with ReLU last": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5), nn.ReLU()),
+        images(1, 6, 6),
+    ),
     "one ReLU, twice": (
         lambda: convolutions(nn.Conv2d(1, 3, 3), SHARED_RELU, nn.Conv2d(3, 2, 3), SHARED_RELU, flat=2 * 4 * 4),
         images(1, 8, 8),
@@ -141,11 +149,19 @@ ANY: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*LAYERS, *ANY])
-def test_batched_equals_single(name: str) -> None:
-    make, inputs = {**LAYERS, **ANY}[name]
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_equal_autograd(name: str) -> None:
+    make, inputs = LAYERS[name]
     model = make()
-    assert isinstance(batched_model(model), batched._Layers) == (name in LAYERS)
+    assert isinstance(batched_model(model), LayeredModel)
+    check_equal(model, inputs)
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_batched_equals_single(name: str) -> None:
+    make, inputs = ANY[name]
+    model = make()
+    assert not isinstance(batched_model(model), LayeredModel)
     check_equal(model, inputs)
 
 
@@ -155,7 +171,7 @@ def test_batched_equals_single_in_float32(name: str) -> None:
     check_equal(make(), inputs, dtype=torch.float32)
 
 
-def test_batched_equals_single_in_ties() -> None:
+def test_layers_equal_autograd_in_ties() -> None:
     """Whole numbers, so that different patches give equal values: the first of them takes all of the gradient."""
     pools = (
         [nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.MaxPool2d(2)],
@@ -163,7 +179,7 @@ def test_batched_equals_single_in_ties() -> None:
     )
     for layers in pools:
         model = convolutions(*layers, flat=2)
-        assert isinstance(batched_model(model), batched._Layers)
+        assert isinstance(batched_model(model), LayeredModel)
         check_equal(model, images(1, 8, 8).sign(), whole=True)
 
 
@@ -195,6 +211,9 @@ def hooked() -> nn.Module:
 
 
 UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "two pools": lambda: convolutions(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.MaxPool2d(2), flat=2),
+    "ReLU after Flatten": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.ReLU(), nn.Linear(32, 5)),
+    "no dense layer": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()),
     "own forward": lambda: Doubled(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)),
     "own layer": lambda: convolutions(nn.Conv2d(1, 2, 3), Leaky(), flat=32),
     "dense layer on the columns": lambda: nn.Sequential(
@@ -214,32 +233,37 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_are_not_fast(name: str) -> None:
     model = UNUSUAL[name]()
-    assert not isinstance(batched_model(model), batched._Layers)
+    assert not isinstance(batched_model(model), LayeredModel)
     check_equal(model, images(1, 6, 6))
 
 
-def test_patches_belong_to_one_convolution() -> None:
-    """The patches that are kept with a batch are not handed to a model with another kernel."""
-    inputs = images(1, 8, 8)
-    for size, flat in ((3, 36), (5, 16), (3, 36)):
-        model = convolutions(nn.Conv2d(1, 1, size), nn.ReLU(), flat=flat)
-        parameters = stacked(model)
-        fresh = batched_model(model)(parameters, inputs.clone())
-        assert torch.equal(batched_model(model)(parameters, inputs), fresh)
-
-
-@pytest.mark.parametrize("make", [lambda: CharLSTM(num_classes=11, embedding=3, hidden=5), Recurrent])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CharLSTM(num_classes=11, embedding=3, hidden=5),
+        Recurrent,
+        lambda: build_model("small-cnn", seed=0),
+    ],
+)
 def test_threads_do_not_meet(make: Callable[[], nn.Module]) -> None:
     model = make()
     before = copy.deepcopy(model.state_dict())
     inputs = characters() if isinstance(model, CharLSTM) else images(6, 4)
-    forward = batched_model(model)
+    if isinstance(model, nn.Sequential):
+        inputs = images(1, 28, 28)
+    together = batched_model(model)
+    labels, weights = torch.ones(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
+
+    def work(parameters: list[Tensor]) -> list[Tensor]:
+        found = together.gradients(parameters, together.prepare(inputs), labels, weights)
+        return [part.clone() for part in found]
+
     jobs = [stacked(model, seed=seed) for seed in range(24)]
-    expected = [forward(parameters, inputs) for parameters in jobs]
+    expected = [work(parameters) for parameters in jobs]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda parameters: forward(parameters, inputs), jobs))
-    for one, two in zip(found, expected, strict=True):
-        assert torch.equal(one, two)
+        results = list(pool.map(work, jobs))
+    for found, wanted in zip(results, expected, strict=True):
+        assert all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True))
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
@@ -261,4 +285,6 @@ def test_random_layers_are_refused() -> None:
     check_equal(model.eval(), images(12))
     hidden = Noisy()
     with pytest.raises(InputError, match="take the random part out"):
-        batched_model(hidden)(stacked(hidden), images(12))
+        batched_model(hidden).gradients(
+            stacked(hidden), images(12), torch.ones(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
+        )

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training import cohort
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.layers import LayeredModel
 from tests.training.worlds import World, members, world
 
 ROUND = 2
@@ -93,7 +93,7 @@ def test_blocks_are_even_and_follow_from_the_cohort() -> None:
     assert found[0] == found[1] == found[2]
     for num, sizes in zip((0, 1, 3, 20, 113, 400), found[0], strict=True):
         assert sum(sizes) == num
-        assert max(sizes, default=0) <= cohort._BLOCK_CLIENTS
+        assert max(sizes, default=0) <= LayeredModel.block_clients
         assert max(sizes, default=0) - min(sizes, default=0) <= 1
         assert len(sizes) % 4 == 0 or len(sizes) == num
 

@@ -1,9 +1,8 @@
 """Train a whole cohort: many clients at once, on all cores.
 
 Place: between the sample and the mechanism. `CohortTrainer.updates` yields every sampled client's update in the
-clients' order. Clients are trained in blocks (stacked parameters, one pass for all), blocks on a pool of threads, each
-with one thread of its own inside PyTorch: big operations release the interpreter lock, and nested threading has cost
-ten times.
+clients' order. Clients are trained in blocks (stacked parameters, one pass for all), blocks by workers (`workers.py`),
+each with one thread inside PyTorch: nested threading has cost ten times.
 
 Which clients share a block follows from the cohort, the model and the data alone, never from the machine: the library's
 matrix products take other paths for other numbers and alignments of matrices, and would differ in the last bit. A chunk
@@ -20,9 +19,8 @@ Guarantees (tests of the same name):
 """
 
 import copy
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,14 +32,14 @@ from torch import Tensor, nn
 from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.training.batched import batched_model
+from gdpfed.training.workers import start_workers
 
 __all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
 
 T = TypeVar("T")
 
-# What a block may take, and the most clients in it: beyond about 20 small models the caches are left.
+# What a block may take.
 _BLOCK_BYTES = 256 * 2**20
-_BLOCK_CLIENTS = 20
 # The number of blocks is a multiple of this, and their sizes differ by one at most: two or four workers end together.
 _EVEN = 4
 
@@ -154,7 +152,7 @@ class CohortTrainer:
         _check_model(model, data)
         self._shapes = [parameter.shape for parameter in model.parameters()]
         self._sizes = [parameter.numel() for parameter in model.parameters()]
-        self._forward = batched_model(model)
+        self._batched = batched_model(model)
         self._data = data
         self._local = local
         # One width for all, so that a client's numbers do not depend on who shares its block.
@@ -162,10 +160,13 @@ class CohortTrainer:
         self._fixed = data.most_examples <= local.batch_size
         self._block = self._largest_block()
         self._blocks_at_once = max(1, (chunk_clients or 1) // self._block)
-        self._pool = ThreadPoolExecutor(
-            num_workers, thread_name_prefix="cohort", initializer=torch.set_num_threads, initargs=(1,)
+        self._workers = start_workers(
+            self._train_chunk,
+            num_workers=num_workers,
+            most_rows=self._blocks_at_once * self._block,
+            num_params=self.num_params,
         )
-        self._window = 2 * num_workers
+        self._pool = ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,))
 
     @property
     def num_params(self) -> int:
@@ -179,7 +180,7 @@ class CohortTrainer:
 
     def _largest_block(self) -> int:
         activations = 40 * self._width * int(np.prod(self._data.inputs.shape[1:]))
-        return max(1, min(_BLOCK_CLIENTS, _BLOCK_BYTES // (4 * (6 * self.num_params + activations))))
+        return max(1, min(self._batched.block_clients, _BLOCK_BYTES // (4 * (6 * self.num_params + activations))))
 
     def _blocks(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         count = min(len(order), _EVEN * -(-len(order) // (_EVEN * self._block)))
@@ -190,19 +191,15 @@ class CohortTrainer:
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Yields (clients, updates (clients, params) float64), block by block, in the order of ``clients``."""
         blocks = self._blocks(np.asarray(clients, dtype=np.int64))
-        chunks = deque(blocks[at : at + self._blocks_at_once] for at in range(0, len(blocks), self._blocks_at_once))
-        running: deque[tuple[list[NDArray[np.int64]], Future[list[Tensor]]]] = deque()
-        while chunks or running:
-            while chunks and len(running) < self._window:
-                chunk = chunks.popleft()
-                running.append((chunk, self._pool.submit(self._train_chunk, parameters, chunk, seed, round_number)))
-            chunk, future = running.popleft()
-            yield from zip(chunk, future.result(), strict=True)
+        chunks = [blocks[at : at + self._blocks_at_once] for at in range(0, len(blocks), self._blocks_at_once)]
+        jobs = [(chunk, seed, round_number) for chunk in chunks]
+        for chunk, moved in zip(chunks, self._workers.run(parameters, jobs), strict=True):
+            yield from zip(chunk, torch.split(moved, [len(block) for block in chunk]), strict=True)
 
-    def _train_chunk(
-        self, parameters: Tensor, chunk: list[NDArray[np.int64]], seed: int, round_number: int
-    ) -> list[Tensor]:
-        return [self._train(parameters, block, seed, round_number) for block in chunk]
+    def _train_chunk(self, parameters: Tensor, job: tuple[list[NDArray[np.int64]], int, int]) -> Tensor:
+        chunk, seed, round_number = job
+        trained = [self._train(parameters, block, seed, round_number) for block in chunk]
+        return trained[0] if len(trained) == 1 else torch.cat(trained)
 
     def _train(self, parameters: Tensor, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor:
         count = len(clients)
@@ -210,29 +207,27 @@ class CohortTrainer:
             part.view(1, *shape).expand(count, *shape)
             for part, shape in zip(torch.split(parameters, self._sizes), self._shapes, strict=True)
         ]
-        trained = [part.clone().requires_grad_() for part in start]
+        trained = [part.clone() for part in start]
         momenta: list[Tensor] | None = None
         indices, weights = self._batches(clients, seed, round_number)
         rate, momentum = self._local.rate(round_number), self._local.momentum
         inputs, labels = self._gather(indices[:, 0])
+        prepared = self._batched.prepare(inputs)
         for step in range(self._local.local_steps):
             if step and not self._fixed:
                 inputs, labels = self._gather(indices[:, step])
-            logits = self._forward(trained, inputs)
-            losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            gradients = torch.autograd.grad((losses * weights).sum(), trained, materialize_grads=True)
-            with torch.no_grad():
-                if momentum:
-                    momenta = (
-                        [gradient.clone() for gradient in gradients]
-                        if momenta is None
-                        else [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
-                    )
-                for parameter, gradient in zip(trained, momenta or gradients, strict=True):
-                    parameter.sub_(gradient, alpha=rate)
-        with torch.no_grad():
-            moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
-            return torch.cat(moved, dim=1)
+                prepared = self._batched.prepare(inputs)
+            gradients = self._batched.gradients(trained, prepared, labels, weights)
+            if momentum:
+                momenta = (
+                    [gradient.clone() for gradient in gradients]
+                    if momenta is None
+                    else [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
+                )
+            for parameter, gradient in zip(trained, momenta or gradients, strict=True):
+                parameter.sub_(gradient, alpha=rate)
+        moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
+        return torch.cat(moved, dim=1)
 
     def _batches(self, clients: NDArray[np.int64], seed: int, round_number: int) -> tuple[NDArray[np.int64], Tensor]:
         """Example numbers (clients, steps, width), and each example's weight in its client's mean.
@@ -249,7 +244,7 @@ class CohortTrainer:
             indices[row] = chosen[:, :1]
             indices[row, :, : chosen.shape[1]] = chosen
             weights[row, : chosen.shape[1]] = 1 / chosen.shape[1]
-        return indices, torch.from_numpy(weights).flatten()
+        return indices, torch.from_numpy(weights)
 
     def _gather(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         wanted = torch.from_numpy(np.ascontiguousarray(indices))
@@ -260,5 +255,6 @@ class CohortTrainer:
         return list(self._pool.map(function, values))
 
     def close(self) -> None:
-        """Ends the worker threads."""
+        """Ends the workers."""
+        self._workers.close()
         self._pool.shutdown(wait=True, cancel_futures=True)

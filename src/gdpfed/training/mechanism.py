@@ -42,8 +42,10 @@ def clip(updates: Tensor, *, clip_norm: float) -> Tensor:
     factors = torch.ones_like(lengths)
     if math.isfinite(clip_norm):
         factors = torch.where(lengths > clip_norm, clip_norm * _SAFETY / lengths, factors)
-    bounded = updates * torch.where(finite, factors, torch.zeros_like(factors)).unsqueeze(1)
-    return torch.where(finite.unsqueeze(1), bounded, torch.zeros_like(bounded))
+    bounded = updates * factors.unsqueeze(1)
+    if not bool(finite.all()):
+        bounded[~finite] = 0
+    return bounded
 
 
 def noise(num_params: int, *, std: float, seed: int, round_number: int, place: int) -> Tensor:
