@@ -13,53 +13,59 @@ from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task
 from tests.runs.conftest import start
 
-# Forks a child that trains, kills it after a random time, and again, until it ends by itself. PyTorch has computed
-# nothing in the parent.
+# Forks a child that trains, kills it after a random time, and again, until it ends by itself; then the same with another
+# copy of the run, until the kills are enough. PyTorch has computed nothing in the parent.
 KILLER = """
-import os, random, signal, sys, time
+import os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
 from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.datasets import load_dataset
 load_dataset("fmnist-mini")
-path, wanted = Path(sys.argv[1]), int(sys.argv[2])
+pristine, wanted = Path(sys.argv[1]), int(sys.argv[2])
 chance = random.Random(os.urandom(8))
-kills = 0
-while True:
-    child = os.fork()
-    if child == 0:
-        simulate(open_run(path), num_workers=2)
-        os._exit(0)
-    if kills < wanted:
-        time.sleep(chance.uniform(0.15, 1.2))
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
+kills = runs = 0
+while kills < wanted:
+    path = pristine.with_name(f"disturbed-{runs}")
+    shutil.copytree(pristine, path)
+    runs += 1
+    while True:
+        child = os.fork()
+        if child == 0:
+            simulate(open_run(path), num_workers=2)
+            os._exit(0)
+        if kills < wanted:
+            time.sleep(chance.uniform(0.15, 1.2))
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert status == 0, status
+            break
         kills += 1
-    else:
-        assert status == 0, status
-        break
-print(kills)
+print(kills, runs)
 """
 
 
 def test_killed_anywhere_same_bytes(tiny: Task, tmp_path: Path) -> None:
-    """A run of 60 rounds, killed up to 20 times at random moments, against one that was left alone."""
-    calm = start(tiny, tmp_path / "calm", num_rounds=60)
+    """Runs of 40 rounds, killed 20 times at random moments, against one that was left alone."""
+    calm = start(tiny, tmp_path / "calm", num_rounds=40)
+    pristine = start(tiny, tmp_path / "pristine", num_rounds=40)
     simulate(calm, num_workers=2)
-    disturbed = start(tiny, tmp_path / "disturbed", num_rounds=60)
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(disturbed.path), "20"],
+        [sys.executable, "-c", KILLER, str(pristine.path), "20"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 3
-    for name in ("records.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.toml"):
-        assert (calm.path / name).read_bytes() == (disturbed.path / name).read_bytes(), name
+    kills, runs = map(int, done.stdout.split())
+    assert kills == 20
+    for number in range(runs):
+        for name in ("records.jsonl", "model.safetensors", "checkpoint.safetensors", "plan.toml"):
+            disturbed = tmp_path / f"disturbed-{number}" / name
+            assert (calm.path / name).read_bytes() == disturbed.read_bytes(), (number, name)
 
 
 def test_interrupted_and_resumed(tiny: Task, tmp_path: Path) -> None:
