@@ -13,7 +13,7 @@ from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task
 from tests.runs.conftest import start
 
-# Forks a child that trains, kills it after a random time, and again, until it ends by itself; then the same with another
+# Forks a child that trains, kills it after a random time, and again, until it ends by itself; then the same with a new
 # copy of the run, until the kills are enough. PyTorch has computed nothing in the parent.
 KILLER = """
 import os, random, shutil, signal, sys, time
