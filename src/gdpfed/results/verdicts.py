@@ -92,10 +92,12 @@ def rows_of(experiment: Experiment, dataset: str, records: Sequence[CellRecord],
     """A row for each cell, run or not, from the records of full scale; or of exactly ``scale``."""
     name = "full" if scale is None else scale.name
     here = [record for record in records if record.dataset == dataset and record.scale == name]
+    # The same entries as the paper has them.
+    full = {(cell.column, cell.method): config_of(cell.task) for cell in cells_of(experiment, dataset)}
     rows = []
     for cell in cells_of(experiment, dataset, scale or Scale()):
         found = _matching(cell, experiment, here, exactly=scale is not None)
-        reduced = tuple(differences(found.config, config_of(_full(cell, experiment).task))) if found else ()
+        reduced = tuple(differences(found.config, full[cell.column, cell.method])) if found else ()
         rows.append(
             Row(
                 experiment=experiment.name,
@@ -127,8 +129,3 @@ def _matching(
     ]
     return _best(labelled, config)
 
-
-def _full(cell: Cell, experiment: Experiment) -> Cell:
-    """The same entry as the paper has it."""
-    same = (full for full in cells_of(experiment, cell.dataset))
-    return next(full for full in same if (full.column, full.method) == (cell.column, cell.method))

@@ -46,10 +46,13 @@ def _leave_with_parent() -> None:
 
 
 def _serve(connection: Connection) -> None:
-    """The life of a process: take an order, work, answer; until there is none."""
+    """The life of a process: take an order, work, answer; until the parent hangs up."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    while (received := connection.recv()) is not None:
-        function, arguments = received
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
         try:
             connection.send(("result", function(lambda content: connection.send(("report", content)), *arguments)))
         except GdpfedError as error:
