@@ -4,6 +4,7 @@ Place: cells -> jobs -> batch -> records -> tables. The same command goes on whe
 """
 
 import dataclasses
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import typer
 from gdpfed.cli import options
 from gdpfed.cli.batch_progress import Tracker, estimate_in_words, showing
 from gdpfed.cli.show import console, print_json, table
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.results.experiments import EXPERIMENTS, Cell, Scale, cells_of, experiment_of
 from gdpfed.results.records import load_records, load_timing, records_of, save_records, save_timing
 from gdpfed.results.verdicts import Row, rows_of
@@ -157,15 +158,10 @@ def _check_data(jobs: Sequence[PlannedJob], data_dir: Path | None) -> None:
 
 def _train(asked: _Asked, jobs: Sequence[PlannedJob]) -> None:
     """Makes what is not finished."""
-    import importlib.util
-
-    from gdpfed.errors import MissingExtraError
-
     pending = [job for job in jobs if job.state != "finished"]
     if not pending:
         return
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError(package="torch", extra="torch", purpose="training")
+    _need_torch()
     _check_data(pending, asked.data_dir)
     processes, threads = cores_of(asked.workers, num_runs=len(pending))
     costs, basis = _costs(asked, jobs)
@@ -356,6 +352,46 @@ def _status(
     )
 
 
+def _overhead(
+    datasets: Datasets = ",".join(PRESETS), records: Records = None, as_json: options.Json = False
+) -> None:
+    """Seconds for solving the sampling ratios and for Top-k, on this machine, beside the paper's."""
+    _need_torch()
+    from gdpfed.results.overhead import overhead_table, save_overhead
+
+    rows = overhead_table([name.strip() for name in datasets.split(",")])
+    folder = records or (_REPOSITORY_RECORDS if _REPOSITORY_RECORDS.is_dir() else _OUT / "records")
+    path = save_overhead(rows, folder)
+    if as_json:
+        print_json({"unit": "seconds", "rows": [dataclasses.asdict(row) for row in rows], "record": str(path)})
+        return
+    columns = ["data set", "parameters", "solve, paper", "closed form", "numeric", "Top-k a round, paper", "ours"]
+    shown = [
+        [
+            row.dataset,
+            f"{row.parameters:,}",
+            f"{row.paper_solve:g}",
+            f"{row.solve_closed_form:.2g}",
+            f"{row.solve_numeric:.2g}",
+            "" if row.paper_topk is None else f"{row.paper_topk:g}",
+            f"{row.topk:.2g}",
+        ]
+        for row in rows
+    ]
+    out = console()
+    out.print(table("Seconds that GDPFed+ adds", columns, shown))
+    out.print(
+        "ours: median on one core of this machine; the paper's: a server with GPUs. The paper prints no model sizes; "
+        f"these are of public code with the models that it names. record: {path}",
+        soft_wrap=True,
+    )
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError(package="torch", extra="torch", purpose="training")
+
+
 def _time(seconds: object) -> str:
     if seconds is None:
         return "not known"
@@ -372,4 +408,5 @@ def add_training_commands(app: typer.Typer) -> None:
     app.command("all", help="All experiments that train, the most useful first, the paper's own cells before ours.")(
         _command("all")
     )
+    app.command("overhead")(_overhead)
     app.command("status")(_status)

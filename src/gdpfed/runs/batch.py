@@ -206,18 +206,18 @@ def _train(report: Report, job: PlannedJob, plan_file: Path, threads: int, data_
             run = open_run(job.folder)
         else:
             run = create_run(job.folder, task=job.task, plan=load_plan(plan_file), seed=job.seed)
-        rounds = 0
+        taken: list[float] = []
 
         def watch(progress: Any) -> None:
-            nonlocal rounds
-            rounds += 1
+            taken.append(progress.seconds)
             report(("round", progress.record.round_number + 1, progress.seconds))
 
         report(("started", 0, 0.0))
         simulate(run, num_workers=threads, data_dir=data_dir, watch=watch)
-        if rounds:
-            # What the estimates of later calls rest on: this session, scaled to the whole run.
-            whole = (time.perf_counter() - begun) * run.plan.num_rounds / rounds
+        if taken:
+            # What later estimates rest on; of a run that was resumed, the rounds of this session stand for all.
+            set_up = time.perf_counter() - begun - sum(taken)
+            whole = set_up + sum(taken) / len(taken) * run.plan.num_rounds
             _write(job.folder / "cost.json", {"core_seconds": whole * threads})
 
 
