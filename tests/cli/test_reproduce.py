@@ -35,7 +35,9 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def test_killed_batch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_batch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "out" / "runs"
     begun = time.monotonic()
@@ -43,7 +45,11 @@ def test_killed_batch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     # Killed when two runs are finished and another is in the middle.
     while time.monotonic() < begun + 170:
         finished = list(runs.glob("*/model.safetensors"))
-        halfway = [path.parent for path in runs.glob("*/checkpoint.safetensors") if not path.with_name("model.safetensors").exists()]
+        halfway = [
+            path.parent
+            for path in runs.glob("*/checkpoint.safetensors")
+            if not path.with_name("model.safetensors").exists()
+        ]
         if len(finished) >= 2 and halfway:
             break
         time.sleep(0.02)
@@ -97,13 +103,22 @@ def test_killed_batch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         assert 15 < row["mean"] < 80, row
         assert f"{row['mean']:.2f}" in second.stdout
     assert rows["fedavg"]["mean"] > max(rows["dp-fedavg"]["mean"], rows["gdpfed"]["mean"], 45)
-    assert {(entry.parameters, entry.scale) for entry in load_records(tmp_path / "out" / "records")} == {(18_378, "smoke")}
+    assert {(entry.parameters, entry.scale) for entry in load_records(tmp_path / "out" / "records")} == {
+        (18_378, "smoke")
+    }
 
     # Another experiment shares these runs: nothing is trained, and status knows.
     code, out, err = call(capsys, "reproduce", "convergence", "--scale", "smoke", "--out", "out", "--json")
     assert code == 0, err
     assert [row["method"] for row in json.loads(out)["rows"]] == ["fedavg", "dp-fedavg", "gdpfed", "gdpfed+"]
     assert (tmp_path / "out" / "records" / "fmnist" / "convergence.json").is_file()
+    _, out, _ = call(
+        capsys, "reproduce", "status", "--datasets", "fmnist", "--scale", "smoke", "--out", "out", "--json"
+    )
+    lines = {line["experiment"]: line for line in json.loads(out)["experiments"]}
+    assert (lines["main"]["finished"], lines["main"]["recorded"], lines["main"]["seconds_missing"]) == (11, 11, 0)
+    assert (lines["clipping"]["runs"], lines["clipping"]["finished"]) == (9, 3)
+    assert lines["clipping"]["seconds_missing"] > 0
 
 
 def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,13 +164,15 @@ def planned(folder: Path, job: object, *, finished: bool = False) -> PlannedJob:
 
 
 def test_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from gdpfed.cli import reproduce_training
+    from gdpfed.cli import reproduce_status
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        reproduce_training,
-        "plan_jobs",
-        lambda jobs, **_: [planned(tmp_path, job, finished=place == 0) for place, job in enumerate(jobs)],
+        reproduce_status,
+        "found_jobs",
+        lambda jobs, **_: [
+            planned(tmp_path, job, finished=True) if not place else None for place, job in enumerate(jobs)
+        ],
     )
     code, out, err = call(capsys, "reproduce", "status", "--datasets", "fmnist,svhn", "--workers", "2", "--json")
     assert code == 0, err

@@ -43,9 +43,7 @@ def test_every_printed_accuracy_is_a_cell(name: str, table: str) -> None:
 
 def figure(name: str, dataset: str, method: str, column: str) -> tuple[float, float]:
     (cell,) = (
-        cell
-        for cell in cells_of(EXPERIMENTS[name], dataset)
-        if (cell.method.label, cell.column) == (method, column)
+        cell for cell in cells_of(EXPERIMENTS[name], dataset) if (cell.method.label, cell.column) == (method, column)
     )
     assert cell.paper is not None
     return cell.paper.mean, cell.paper.std

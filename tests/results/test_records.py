@@ -7,8 +7,15 @@ import pytest
 from gdpfed.errors import InputError
 from gdpfed.results.experiments import EXPERIMENTS, SMOKE, cells_of
 from gdpfed.results.records import (
-    CellRecord, config_of, differences, load_records, load_timing, records_of, save_records, save_timing,
-)  # fmt: skip
+    CellRecord,
+    config_of,
+    differences,
+    load_records,
+    load_timing,
+    records_of,
+    save_records,
+    save_timing,
+)
 from gdpfed.runs.batch import PlannedJob
 from tests.results.test_verdicts import record
 
@@ -83,7 +90,7 @@ def test_damaged_record_is_refused(field: str, tmp_path: Path) -> None:
         del cell[field]
     broken = json.dumps(content)[: -40 if field == "cut" else None]
     path.write_text(broken)
-    with pytest.raises(InputError, match="main.json"):
+    with pytest.raises(InputError, match=r"main\.json"):
         save_records([record("gdpfed", 70.0), dataclasses.replace(record("gdpfed", 70.0), dataset="svhn")], tmp_path)
     assert path.read_text() == broken
     assert not (tmp_path / "svhn").exists()

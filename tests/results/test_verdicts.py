@@ -13,7 +13,9 @@ def row(*accuracies: float, mean: float = 70.0, std: float = 0.3) -> Row:
     return Row(experiment="main", dataset="fmnist", column="", label="gdpfed", paper=figure, accuracies=accuracies)
 
 
-def record(method: str, *accuracies: float, scale: Scale | None = None, plan: str = "p", version: int = 1) -> CellRecord:
+def record(
+    method: str, *accuracies: float, scale: Scale | None = None, plan: str = "p", version: int = 1
+) -> CellRecord:
     cells = cells_of(EXPERIMENTS["main"], "fmnist", scale or Scale())
     cell = next(cell for cell in cells if cell.method.label == method)
     runs = tuple(

@@ -141,9 +141,7 @@ def _bars(tracker: Tracker) -> Iterator[Callable[[Event], None]]:
                 if event.place not in current:
                     current[event.place] = bars.add_task("", total=rounds)
                 state = "waits for another process" if event.kind == "waiting" else f"round {event.rounds}/{rounds}"
-                bars.update(
-                    current[event.place], completed=event.rounds, description=f"{_described(job)}: {state}"
-                )
+                bars.update(current[event.place], completed=event.rounds, description=f"{_described(job)}: {state}")
             whole = tracker.total - sum(tracker.left.values())
             bars.update(
                 overall,

@@ -1,8 +1,8 @@
 """The paper's experiments that train, each as a list of cells: what to run, and the paper's figure where it prints one.
 
-Place: presets -> cells -> runs. An experiment varies one thing of a data set's configuration (a column) for some methods;
-a cell is a column and a method, and is trained once for each seed. Cells of two experiments with the same task are the
-same runs.
+Place: presets -> cells -> runs. An experiment varies one thing of a data set's configuration (a column) for some
+methods; a cell is a column and a method, and is trained once for each seed. Cells of two experiments with the same task
+are the same runs.
 
 All cells use the RDP accountant, as the paper did. Methods and weightings that the paper does not have stand beside its
 own and are marked: ``paper`` is None.
@@ -23,7 +23,8 @@ from gdpfed.results.paper import paper_tables
 from gdpfed.tasks.task import Task, load_task
 
 __all__ = [
-    "DEFAULT_COLUMN", "EXPERIMENTS", "FULL", "SMOKE", "Cell", "Experiment", "Method", "PaperFigure", "Scale", "cells_of", "experiment_of",
+    "DEFAULT_COLUMN", "EXPERIMENTS", "FULL", "SMOKE", "Cell", "Experiment", "Method", "PaperFigure", "Scale", "cells_of",
+    "experiment_of",
 ]  # fmt: skip
 
 _PAPER_NAMES = {"fedavg": "p-fedavg"}
@@ -66,7 +67,9 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.name not in ("full", "smoke"):
-            raise InputError(f"expected --scale full or smoke, got {self.name!r}{suggestion(self.name, ('full', 'smoke'))}")
+            raise InputError(
+                f"expected --scale full or smoke, got {self.name!r}{suggestion(self.name, ('full', 'smoke'))}"
+            )
 
 
 FULL = Scale()
@@ -201,7 +204,13 @@ def _methods(*names: str) -> tuple[Method, ...]:
 
 
 def _by_columns(
-    name: str, title: str, varies: str, table: str, methods: Sequence[Method], change: Callable[[Any], Column], mark: str
+    name: str,
+    title: str,
+    varies: str,
+    table: str,
+    methods: Sequence[Method],
+    change: Callable[[Any], Column],
+    mark: str,
 ) -> Experiment:
     """An experiment whose columns are those of a table of the paper."""
     values = paper_tables()[table]["columns"]
@@ -296,5 +305,3 @@ def cells_of(experiment: Experiment, dataset: str, scale: Scale = FULL) -> list[
                 )
             )
     return sorted(cells, key=lambda cell: cell.paper is None)
-
-

@@ -27,7 +27,7 @@ _FIELDS = ("dataset", "parameters", "solve_closed_form", "solve_numeric", "topk"
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadRow:
-    """Median seconds for one data set: solving by the closed form and numerically, and Top-k for all groups of a round."""
+    """Median seconds: solving by the closed form and numerically, and Top-k for all groups of a round."""
 
     dataset: str
     parameters: int
@@ -53,47 +53,41 @@ def overhead_table(datasets: Sequence[str] = PRESETS, *, repeats: int = 5) -> li
     """Times everything, here and now, on one core."""
     import torch
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [_row(name, repeats) for name in check_datasets(datasets)]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _row(name: str, repeats: int) -> OverheadRow:
+    import torch
+
     from gdpfed.training.sparsify import keep_largest
 
     printed = paper_tables()["overhead"]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    rows = []
-    try:
-        for name in check_datasets(datasets):
-            task = load_task(name)
-            settings = task.settings
-            groups = group_by_distinct(task.budgets, task.budgets.default_delta)
-            problem = ProblemOne(
-                groups=groups,
-                num_rounds=settings.num_rounds,
-                learning_rate=settings.learning_rate,
-                local_steps=settings.local_steps,
-            )
-            size = _PARAMETERS[name]
-            noisy = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            kept = [round(fraction * size) for fraction in paper_tables()["configurations"]["common"]["keep_fractions"]]
-            rows.append(
-                OverheadRow(
-                    dataset=name,
-                    parameters=size,
-                    solve_closed_form=_seconds(
-                        lambda groups=groups, q=settings.participation: paper_rates(groups, participation=q), repeats
-                    ),
-                    solve_numeric=_seconds(
-                        lambda problem=problem, q=settings.participation: problem_one_rates(problem, participation=q),
-                        repeats,
-                    ),
-                    topk=_seconds(
-                        lambda noisy=noisy, kept=kept: [keep_largest(noisy, num_kept=count) for count in kept], repeats
-                    ),
-                    paper_solve=float(printed["solve_sampling_seconds"]),
-                    paper_topk=float(printed["topk_seconds_per_round_cifar10_gpu"]) if name == "cifar10" else None,
-                )
-            )
-    finally:
-        torch.set_num_threads(threads)
-    return rows
+    task = load_task(name)
+    settings = task.settings
+    groups = group_by_distinct(task.budgets, task.budgets.default_delta)
+    problem = ProblemOne(
+        groups=groups,
+        num_rounds=settings.num_rounds,
+        learning_rate=settings.learning_rate,
+        local_steps=settings.local_steps,
+    )
+    size = _PARAMETERS[name]
+    noisy = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kept = [round(fraction * size) for fraction in paper_tables()["configurations"]["common"]["keep_fractions"]]
+    return OverheadRow(
+        dataset=name,
+        parameters=size,
+        solve_closed_form=_seconds(lambda: paper_rates(groups, participation=settings.participation), repeats),
+        solve_numeric=_seconds(lambda: problem_one_rates(problem, participation=settings.participation), repeats),
+        topk=_seconds(lambda: [keep_largest(noisy, num_kept=count) for count in kept], repeats),
+        paper_solve=float(printed["solve_sampling_seconds"]),
+        paper_topk=float(printed["topk_seconds_per_round_cifar10_gpu"]) if name == "cifar10" else None,
+    )
 
 
 def save_overhead(rows: Sequence[OverheadRow], folder: Path) -> Path:
@@ -124,4 +118,6 @@ def load_overhead(folder: Path) -> list[OverheadRow]:
         content = json.loads(path.read_text(encoding="utf-8"))
         return [OverheadRow(**{field: row[field] for field in _FIELDS}) for row in content["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"expected times as JSON in {str(path)!r}, got a damaged file ({error!r}): delete it") from None
+        raise InputError(
+            f"expected times as JSON in {str(path)!r}, got a damaged file ({error!r}): delete it"
+        ) from None

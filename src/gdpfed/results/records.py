@@ -198,7 +198,9 @@ def _parse(path: Path) -> list[CellRecord]:
     except KeyError as error:
         raise InputError(f"expected the field {error} in every record of {str(path)!r}: restore the file") from None
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"expected records as JSON in {str(path)!r}, got a damaged file ({error}): restore it") from None
+        raise InputError(
+            f"expected records as JSON in {str(path)!r}, got a damaged file ({error}): restore it"
+        ) from None
 
 
 def _run_of(content: Mapping[str, Any]) -> RunRecord:

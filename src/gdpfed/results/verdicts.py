@@ -88,7 +88,9 @@ def _best(found: Sequence[CellRecord], config: Mapping[str, object]) -> CellReco
     return max(found, key=worth, default=None)
 
 
-def rows_of(experiment: Experiment, dataset: str, records: Sequence[CellRecord], *, scale: Scale | None = None) -> list[Row]:
+def rows_of(
+    experiment: Experiment, dataset: str, records: Sequence[CellRecord], *, scale: Scale | None = None
+) -> list[Row]:
     """A row for each cell, run or not, from the records of full scale; or of exactly ``scale``."""
     name = "full" if scale is None else scale.name
     here = [record for record in records if record.dataset == dataset and record.scale == name]
@@ -113,9 +115,7 @@ def rows_of(experiment: Experiment, dataset: str, records: Sequence[CellRecord],
     return rows
 
 
-def _matching(
-    cell: Cell, experiment: Experiment, records: Sequence[CellRecord], *, exactly: bool
-) -> CellRecord | None:
+def _matching(cell: Cell, experiment: Experiment, records: Sequence[CellRecord], *, exactly: bool) -> CellRecord | None:
     """The cell's record: of its own experiment, or of another that shares its runs."""
     config = config_of(cell.task)
     same = [record for record in records if not differences(record.config, config)]
@@ -128,4 +128,3 @@ def _matching(
         == (experiment.name, cell.column, cell.method.name, cell.method.weights)
     ]
     return _best(labelled, config)
-
