@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import typer
 

@@ -23,8 +23,8 @@ from gdpfed.results.paper import paper_tables
 from gdpfed.tasks.task import Task, load_task
 
 __all__ = [
-    "DEFAULT_COLUMN", "EXPERIMENTS", "FULL", "SMOKE", "Cell", "Experiment", "Method", "PaperFigure", "Scale", "cells_of",
-    "experiment_of",
+    "DEFAULT_COLUMN", "EXPERIMENTS", "FULL", "SMOKE", "Cell", "Experiment", "Method", "PaperFigure", "Scale",
+    "cells_of", "experiment_of",
 ]  # fmt: skip
 
 _PAPER_NAMES = {"fedavg": "p-fedavg"}
