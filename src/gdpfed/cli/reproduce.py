@@ -1,4 +1,4 @@
-"""`gdpfed reproduce`: the paper's tables beside ours."""
+"""`gdpfed reproduce`: the paper's tables beside ours. Those that train are in `reproduce_training`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from gdpfed.cli import options
+from gdpfed.cli.reproduce_status import overhead, status
+from gdpfed.cli.reproduce_training import add_training_commands
 from gdpfed.cli.show import console, print_json, table
 from gdpfed.errors import MissingExtraError
 from gdpfed.results.without_training import check_datasets, noise_table, sampling_sweep, sampling_table
@@ -147,3 +149,8 @@ def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
         "to 0.01.",
         soft_wrap=True,
     )
+
+
+add_training_commands(reproduce_app)
+reproduce_app.command()(overhead)
+reproduce_app.command()(status)

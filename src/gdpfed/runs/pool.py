@@ -1,0 +1,138 @@
+"""Several processes that work through a list, report as they go, and end with their parent.
+
+Place: under `batch`. A process for each run, rather than threads in one, so that nothing serial in one run holds up
+another; each is started afresh (spawn), with one thread inside the libraries.
+
+Guarantees (tests of the same name):
+  processes_end_with_their_parent     killed or interrupted, a parent leaves no process behind.
+  errors_come_back                    what a process raises is raised in the parent, and the others are ended.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from gdpfed.errors import GdpfedError, InputError
+
+__all__ = ["Message", "Report", "run_orders"]
+
+Report = Callable[[Any], None]
+# What a process is asked: a function of a module, called with a `Report` and the arguments.
+Order = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """From the process that works on the order with this place; ``is_last`` when it carries the result."""
+
+    place: int
+    content: Any
+    is_last: bool
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _serve(connection: Connection) -> None:
+    """The life of a process: take an order, work, answer; until the parent hangs up."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(("result", function(lambda content: connection.send(("report", content)), *arguments)))
+        except GdpfedError as error:
+            connection.send(("refused", error))
+        except Exception:
+            connection.send(("broken", traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """What children inherit: no interruption from the keyboard (that is the parent's business), one inner thread."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _start(number: int) -> dict[Connection, SpawnProcess]:
+    context = multiprocessing.get_context("spawn")
+    started = {}
+    with _quiet_start():
+        for _ in range(number):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            started[ours] = process
+    return started
+
+
+def _received(connection: Connection) -> tuple[str, Any]:
+    try:
+        kind, content = connection.recv()
+    except (EOFError, ConnectionError):
+        raise InputError(
+            "a process that trained ended by itself (out of memory?): the same command goes on where it was; "
+            "--workers 1 needs less memory"
+        ) from None
+    if kind == "refused":
+        raise content
+    if kind == "broken":
+        raise RuntimeError(f"a process that trained failed:\n{content}")
+    return kind, content
+
+
+def run_orders(orders: Sequence[Order], *, num_processes: int) -> Iterator[Message]:
+    """Works through ``orders``, first come first served; yields what is reported, as it comes."""
+    if not orders:
+        return
+    processes = _start(min(num_processes, len(orders)))
+    waiting = list(enumerate(orders))
+    working: dict[Connection, int] = {}
+
+    def hand_out(connection: Connection) -> None:
+        if waiting:
+            working[connection], order = waiting.pop(0)
+            connection.send(order)
+
+    try:
+        for connection in processes:
+            hand_out(connection)
+        while working:
+            for ready in wait(list(working)):
+                assert isinstance(ready, Connection)  # noqa: S101 - for the type checker
+                kind, content = _received(ready)
+                place = working[ready]
+                if kind == "result":
+                    del working[ready]
+                    hand_out(ready)
+                yield Message(place=place, content=content, is_last=kind == "result")
+    finally:
+        for connection, process in processes.items():
+            connection.close()
+            process.terminate()
+        for process in processes.values():
+            process.join()
