@@ -150,6 +150,10 @@ def _budgets(factor: float) -> Column:
     return change
 
 
+def _step(rate: float) -> Column:
+    return lambda task: _set(task, server_learning_rate=rate)
+
+
 def _clipping(factor: float) -> Column:
     return lambda task: _set(task, clip_norm=factor * task.settings.clip_norm)
 
@@ -239,6 +243,11 @@ def _experiments() -> dict[str, Experiment]:
             name="convergence", title="Accuracy against rounds", varies="",
             methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
             columns={DEFAULT_COLUMN: _same}, paper=_main_figure,
+        ),
+        Experiment(
+            name="steps", title="The step that the paper's weights hide", varies="server learning rate",
+            methods=_methods("gdpfed", "pfa", "idp-fedavg", "gdpfed+"),
+            columns={"1": _same, "2": _step(2.0), "3": _step(3.0)}, paper=_main_figure,
         ),
         Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",
