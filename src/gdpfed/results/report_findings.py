@@ -24,6 +24,7 @@ __all__ = [
     "findings",
     "headline",
     "participation",
+    "rates",
     "server",
     "spending",
     "waste",
@@ -108,6 +109,22 @@ def waste(methods: Sequence[Method]) -> str:
         f"{most.label} leaves on average epsilon {most.plan.mean_waste:.2f} of each client's budget unused, "
         f"because a group promises what its strictest member asks for{rest}."
     )
+
+
+def rates(method: Method) -> str:
+    """How unevenly a method asks its groups to take part, and how far their noise differs."""
+    groups = method.plan.groups
+    if not method.plan.is_private or len(groups) == 1:
+        return f"{method.label} treats all clients alike."
+    often = max(groups, key=lambda group: group.sampling_rate)
+    seldom = min(groups, key=lambda group: group.sampling_rate)
+    noise = [group.noise_multiplier for group in groups]
+    if often.sampling_rate == seldom.sampling_rate:
+        first = f"{method.label} samples all groups alike"
+    else:
+        ratio = often.sampling_rate / seldom.sampling_rate
+        first = f"{method.label} samples clients of {often.name} {ratio:.1f} times as often as those of {seldom.name}"
+    return f"{first}; noise multipliers go from {min(noise):.2f} to {max(noise):.2f}."
 
 
 def spending(method: Method) -> str:

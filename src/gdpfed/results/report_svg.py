@@ -22,6 +22,7 @@ __all__ = [
     "Frame",
     "Scale",
     "area",
+    "escape",
     "key",
     "line",
     "marker_symbols",

@@ -1,0 +1,350 @@
+"""A report as one HTML file: text, tables, figures, style and script in it, nothing fetched.
+
+Place: the last step for readers. The headline first, then the plan, the curves, the table, the rounds, and how to make
+it all again. It reads without scripts; with them, points show their values.
+
+Guarantees (tests of the same name):
+  the_page_is_self_contained     no address in it is loaded, and a policy in it forbids the browser to.
+  text_on_the_page_is_escaped    titles, names and files are text, whatever they contain.
+  colours_have_contrast          4.5 to 1 or more, text and marks, light and dark.
+  same_runs_same_bytes           no time, no path, no order of files is in a report.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+import gdpfed
+from gdpfed.results import report_findings as found
+from gdpfed.results import report_svg as draw
+from gdpfed.results.report_data import Cost, Method, ReportData
+from gdpfed.results.report_figures import accuracy_strip, clipped_strip, convergence, legend, look, small_multiples
+from gdpfed.results.report_plan_figures import (
+    budget_stairs,
+    cohorts,
+    group_legend,
+    group_look,
+    mechanism_panels,
+    promises,
+    spending_panels,
+)
+from gdpfed.results.report_tables import group_table, method_table
+from gdpfed.results.rounding import delta_up, promise, rounded_up
+
+__all__ = ["DARK", "LIGHT", "commands", "report_html"]
+
+_METHODS = (
+    ("5f6368", "b3410c", "80590a", "00704d", "5b4bb5", "a03679", "12707f", "6b4a2f", "0b57c2", "b81d38"),
+    ("b3b9bf", "ff9158", "e3b341", "46d19e", "ab9eff", "f291c7", "62cadd", "d2a883", "74aeff", "ff8491"),
+)
+_GROUPS = (
+    ("4f2d91", "1c609c", "00756a", "75660a", "a34b0c", "8f2f5b"),
+    ("bda4ff", "82bbff", "55d3bc", "d8c94f", "ffa86b", "f39ac0"),
+)
+_PAGE = (
+    {
+        "paper": "fdfcfa", "card": "ffffff", "tint": "f3f1ec", "ink": "1d1c1a", "soft": "5f5b55", "rule": "e3dfd7",
+        "rule-strong": "a8a298", "ghost": "d3cec5", "link": "0b57c2", "good": "00704d", "alarm": "b01b2e",
+        "warn": "b5651d", "stamp": "fbe9bd", "stamp-ink": "5c3b00", "server": "a8420b", "release": "00667a",
+    },
+    {
+        "paper": "14161a", "card": "1a1d22", "tint": "22262c", "ink": "ece9e3", "soft": "aca79f", "rule": "2f343b",
+        "rule-strong": "646a73", "ghost": "3d434b", "link": "7fb4ff", "good": "55d3a3", "alarm": "ff8f93",
+        "warn": "d98a45", "stamp": "463507", "stamp-ink": "ffdf95", "server": "ffab7a", "release": "5fd0e6",
+    },
+)  # fmt: skip
+
+
+def _scheme(place: int) -> dict[str, str]:
+    colours = {name: f"#{value}" for name, value in _PAGE[place].items()}
+    colours |= {f"c{number}": f"#{value}" for number, value in enumerate(_METHODS[place])}
+    return colours | {f"g{number}": f"#{value}" for number, value in enumerate(_GROUPS[place])}
+
+
+LIGHT, DARK = _scheme(0), _scheme(1)
+
+
+def report_html(data: ReportData) -> str:
+    """The whole file."""
+    sections = [
+        ("promises", "Promised and spent", _promised(data)),
+        ("plan", "The plan", _plan(data)),
+        ("curves", "Convergence", _curves(data)),
+        ("methods", "All methods", _methods(data)),
+        ("rounds", "What happened in the rounds", _rounds(data)),
+        ("again", "Make it again", _again(data)),
+    ]
+    page = Template(_resource("page.html"))
+    return page.substitute(
+        version=escape(gdpfed.__version__),
+        title=escape(data.title),
+        style=_style(),
+        script=_resource("script.js"),
+        stamp=escape(data.stamp.removeprefix("simulation: ")),
+        symbols=draw.marker_symbols(),
+        eyebrow=_eyebrow(data),
+        headline=escape(found.headline(data)),
+        lede=_lede(data),
+        navigation="".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections),
+        sections="".join(
+            f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{body}</section>'
+            for name, title, body in sections
+        ),
+        footer=f"{escape(data.stamp)}. Made by gdpfed {escape(gdpfed.__version__)} from {data.num_runs} run folders.",
+    )
+
+
+def _resource(name: str) -> str:
+    return resources.files("gdpfed.results").joinpath("report", name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    return Template(_resource("style.css")).substitute(
+        light=" ".join(f"--{name}: {value};" for name, value in LIGHT.items()),
+        dark=" ".join(f"--{name}: {value};" for name, value in DARK.items()),
+        classes=" ".join(f".{name} {{ color: var(--{name}); }}" for name in LIGHT if name[1:].isdigit()),
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _eyebrow(data: ReportData) -> str:
+    plan = data.headline.plan
+    rounds = sorted({method.plan.num_rounds for method in data.methods})
+    spans = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else _count(rounds[0], "round")
+    parts = [
+        _count(len(data.methods), "method"), _count(len(data.seeds), "seed"), spans, _count(plan.num_clients, "client")
+    ]  # fmt: skip
+    return f"<b>{escape(data.title)}</b> · {' · '.join(parts)}"
+
+
+def _lede(data: ReportData) -> str:
+    items = [f"<li>{escape(sentence)}</li>" for sentence in found.findings(data)]
+    for run in data.unfinished:
+        items.append(
+            f'<li class="alarm">Unfinished: {escape(run.folder)} (seed {run.seed}) has done {run.rounds_done} rounds; '
+            f"it counts only where its method has no finished run.</li>"
+        )
+    return f'<ul class="lede">{"".join(items)}</ul>'
+
+
+def _figure(name: str, finding: str, told: str, body: str) -> str:
+    return (
+        f'<figure id="{name}"><figcaption><b>{escape(finding)}<i>simulation</i></b><span>{escape(told)}</span>'
+        f"</figcaption>{body}</figure>"
+    )
+
+
+def _promised(data: ReportData) -> str:
+    best = data.headline
+    if not best.plan.is_private:
+        return f"<p>{escape(best.label)} promises no privacy, and no other method is in this report.</p>"
+    cards = "".join(_card(place, cost) for place, cost in enumerate(best.costs))
+    told = (
+        "A vertical bar is the promise; the dot on it what was spent against whoever sees the models. The ring, the "
+        "diamond and the box are the server's: for the mean number of participations, for 99 in 100 clients, and for "
+        "as many participations as the plan allows."
+    )
+    return (
+        f"<p>What each group of <b>{escape(best.label)}</b> was promised, and what training spent, against two "
+        f"adversaries. Epsilons are rounded up. Unit of protection: one client, added or removed.</p>"
+        f'<div class="cards">{cards}</div>'
+        '<div class="who"><p><b>Whoever sees the models</b> (another client, a user, the public) gets every released '
+        "model, and does not know who took part in which round. That secret makes each round cheaper, and the promise "
+        "is made against this adversary.</p><p><b>The server</b> draws the sample, so it knows who took part. Against "
+        "it, each participation costs in full, and the promise does not hold: its epsilon is what a client trusts the "
+        "server with.</p></div>"
+        + _figure(
+            "figure-promises",
+            found.server(best),
+            told,
+            promises(best, wide=True) + promises(best, wide=False),
+        )
+    )
+
+
+def _card(place: int, cost: Cost) -> str:
+    group, view = cost.group, cost.server
+    colour, marker = group_look(place)
+    kept = '<span class="kept">✓ kept</span>' if cost.keeps_promise else '<span class="broken">✗ broken</span>'
+    # Beyond this a factor says no more than that there is none.
+    factor = ""
+    if group.epsilon < 20:
+        factor = (
+            f"<p>Whether one client is there or not changes the probability of any outcome by at most a factor of "
+            f"{rounded_up(math.exp(group.epsilon), 2)}, apart from delta.</p>"
+        )
+    return (
+        f'<div class="card {colour}"><h3>{draw.key(marker)}<b>{escape(group.name)}</b>'
+        f"<span>{_count(group.num_clients, 'client')}</span></h3><dl>"
+        f"<div><dt>Promised<small>at delta {delta_up(group.delta)}</small></dt>"
+        f"<dd>ε ≤ {promise(group.epsilon)}</dd></div>"
+        f"<div><dt>Spent<small>against whoever sees the models</small></dt>"
+        f"<dd>{rounded_up(cost.release)}<small>{kept}</small></dd></div>"
+        f"<div><dt>Against the server<small>for 99 in 100 clients</small></dt>"
+        f"<dd>{rounded_up(view.epsilon_p99, 2)}<small>at most {rounded_up(view.epsilon_max, 2)}</small></dd></div>"
+        f"</dl>{factor}</div>"
+    )
+
+
+def _plan(data: ReportData) -> str:
+    best = data.headline
+    private = [method for method in data.methods if method.plan.is_private]
+    made = ""
+    if private:
+        widest = max((method.plan for method in private), key=lambda plan: len(plan.groups))
+        made += _figure(
+            "figure-budgets",
+            found.waste(data.methods),
+            "All clients from left to right, the strictest first. Dashed: what each allows. Coloured: what its group "
+            "promises. Hatched, between the two: budget that nobody uses.",
+            budget_stairs(data),
+        )
+        made += _figure(
+            "figure-mechanism",
+            found.rates(best),
+            "How often a group's clients take part and how much noise covers them, for every method with privacy. A "
+            "marker is a group; one method's groups are joined by a line. In a pooled plan all groups share one sum.",
+            f'<div class="panels three">{mechanism_panels(data)}</div>{group_legend(widest.groups)}',
+        )
+    columns, rows = group_table(best)
+    return made + _table(
+        f"The plan of {best.label}, group by group; {best.plan.release} sums, clip norm {promise(best.plan.clip_norm)}, "
+        f"{best.plan.accountant.upper()} accounting ({best.plan.accountant_version}).",
+        columns,
+        rows,
+    )
+
+
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, best: str = "") -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = ""
+    for row in rows:
+        first, *rest = row
+        cells = "".join(f"<td>{escape(cell).replace(' · ', '<i>·</i>')}</td>" for cell in rest)
+        kind = ' class="best"' if first == best else ""
+        name, _, mark = first.partition("\n")
+        small = f"<small>{escape(mark)}</small>" if mark else ""
+        body += f'<tr{kind}><th scope="row">{escape(name)}{small}</th>{cells}</tr>'
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>'
+        f"{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _curves(data: ReportData) -> str:
+    first, *others = data.methods
+    finding = found.comparison(first, others[0]) if others else f"{first.label} ends at {found.accuracy(first)} %."
+    return _figure(
+        "figure-convergence",
+        finding,
+        "Test accuracy (%) after each evaluated round: the mean over seeds, in a band from the lowest seed to the "
+        "highest. Point at a curve, or walk along it with the arrow keys.",
+        convergence(data, wide=True) + convergence(data, wide=False) + legend(data.methods, kind="narrow"),
+    ) + _figure(
+        "figure-seeds",
+        _widest(data.methods),
+        "One panel for each method: its seeds (thin), their mean (thick), and the other methods' means (grey).",
+        small_multiples(data),
+    )
+
+
+def _widest(methods: Sequence[Method]) -> str:
+    spread = [method for method in methods if method.std is not None]
+    if not spread:
+        return "One seed of each method: no spread to show."
+    most = max(spread, key=lambda method: method.std or 0.0)
+    return (
+        f"Seeds differ most for {most.label}: from {min(most.accuracies):.2f} to {max(most.accuracies):.2f} % "
+        f"at the end."
+    )
+
+
+def _methods(data: ReportData) -> str:
+    best = data.headline
+    private = [method for method in data.methods if method.plan.is_private and method is not best]
+    finding = found.comparison(best, private[0]) if private else f"{best.label} ends at {found.accuracy(best)} %."
+    columns, rows = method_table(data)
+    return _figure(
+        "figure-accuracy",
+        finding,
+        "Final test accuracy: a marker at the mean over seeds, a stroke for each seed, and a bar of one standard "
+        "deviation to both sides.",
+        accuracy_strip(data, wide=True) + accuracy_strip(data, wide=False),
+    ) + _table(
+        "Mean ± standard deviation over seeds. Epsilons, rounded up, group by group: what was promised, what was spent "
+        "against whoever sees the models, and against the server.",
+        columns,
+        rows,
+        best=best.label,
+    )
+
+
+def _rounds(data: ReportData) -> str:
+    best = data.headline
+    made = _figure(
+        "figure-cohorts",
+        found.participation(best),
+        f"Clients of each group of {best.label} in the recorded rounds of all seeds. Dashed: the planned mean. Band: "
+        f"where 95 of 100 rounds fall.",
+        cohorts(best).replace('class="panels"', 'class="panels three groups"'),
+    )
+    if best.plan.is_private:
+        made += _figure(
+            "figure-spending",
+            found.spending(best) or f"What {best.label} spent, round by round.",
+            f"Epsilon of {best.label} against whoever sees the models, after each recorded round. Dashed: the promise.",
+            spending_panels(best).replace('class="panels"', 'class="panels three groups"'),
+        )
+    strip = clipped_strip(data, wide=True) + clipped_strip(data, wide=False)
+    if strip:
+        told = "Of all updates in the recorded rounds of all seeds, the share that was longer than its clip norm."
+        return made + _figure("figure-clipped", found.clipping(data.methods), told, strip)
+    return made + f"<h3>Clipping</h3><p>{escape(found.clipping(data.methods))}</p>"
+
+
+def commands(method: Method) -> list[str]:
+    """What trains a method's runs again, beside their folders."""
+    return [
+        shlex.join(
+            ["gdpfed", "train", f"{run.folder}/run.toml", "--seed", str(run.seed), "--out", f"again/{run.folder}"]
+        )
+        for run in method.runs
+    ]
+
+
+def _again(data: ReportData) -> str:
+    best = data.headline
+    facts = [
+        ("Software", "; ".join(data.software)),
+        ("Data set, model", f"{data.task.training.dataset}, {data.task.training.model}"),
+        ("Seeds", ", ".join(str(seed) for seed in data.seeds)),
+        (f"Plan of {best.label}", best.plan_hash),
+        ("Accounting", f"{best.plan.accountant.upper()}, {best.plan.accountant_version}, Poisson sampling"),
+    ]
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    first = best.runs[0].folder
+    check = "\n".join(
+        [
+            f"{shlex.join(['gdpfed', 'verify', f'{first}/plan.toml'])}   # computes every epsilon again",
+            *commands(best)[:1],
+            "gdpfed report again -o again.html",
+        ]
+    )
+    methods = ""
+    for method in data.methods:
+        _, _, marker = look(method.place)
+        methods += (
+            f"<details><summary>{escape(method.label)}<code>plan {method.plan_hash[:16]}</code></summary>"
+            f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "
+            f"{escape(method.runs[0].folder)}/run.toml:</p><pre>{escape(method.run_toml.strip())}</pre></details>"
+        )
+    return (
+        f"<p>The same seed and the same software give the same bytes. These commands run beside the run folders.</p>"
+        f"<pre>{escape(check)}</pre><dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"
+    )
