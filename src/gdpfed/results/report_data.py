@@ -306,7 +306,9 @@ def _check_one_task(runs: Sequence[RunFolder]) -> None:
 
 def _promised(task: Task) -> list[tuple[float, float]]:
     """What the clients ask for, in any order; a delta that is not stated is below all others."""
-    return sorted(zip(task.budgets.epsilons.tolist(), np.nan_to_num(task.budgets.deltas, nan=-1.0).tolist(), strict=True))
+    return sorted(
+        zip(task.budgets.epsilons.tolist(), np.nan_to_num(task.budgets.deltas, nan=-1.0).tolist(), strict=True)
+    )
 
 
 def _training(task: Task) -> Any:

@@ -80,12 +80,12 @@ def _curve(method: Method, frame: Frame, *, emphasis: bool) -> str:
 
 def convergence(data: ReportData, *, wide: bool) -> str:
     """Test accuracy against rounds: the mean over seeds, in the band from the lowest to the highest."""
-    width, height = (1040.0, 500.0) if wide else (342.0, 340.0)
+    width, height = (1040.0, 540.0) if wide else (342.0, 340.0)
     methods = data.methods
     low, high = _range(methods)
     last = max(method.rounds[-1] for method in methods)
     first = min(method.rounds[0] for method in methods)
-    right = 8.4 * max(len(method.label) for method in methods) + 72 if wide else 10.0
+    right = 8.2 * max(len(method.label) for method in methods) + 112 if wide else 10.0
     frame = Frame(
         x=Scale(low=min(first, last - 1), high=last, start=38, end=width - min(right, 0.4 * width)),
         y=Scale(low=low, high=high, start=height - 44, end=12),
@@ -108,7 +108,10 @@ def convergence(data: ReportData, *, wide: bool) -> str:
                 f'<g class="name {colour}"><path class="lead" d="{elbow}"/>'
                 f'<use href="#m-{marker}" x="{frame.x.end + 34:.1f}" y="{at:.1f}"/>'
                 + draw.text(
-                    frame.x.end + 46, at + 4.5, method.label, kind="label strong" if method is data.headline else "label"
+                    frame.x.end + 46,
+                    at + 4.5,
+                    method.label,
+                    kind="label strong" if method is data.headline else "label",
                 )
                 + draw.text(width - 2, at + 4.5, f"{method.mean:.1f} %", kind="label number", anchor="end")
                 + "</g>"
@@ -119,13 +122,13 @@ def convergence(data: ReportData, *, wide: bool) -> str:
 
 def small_multiples(data: ReportData) -> str:
     """A panel for each method: its seeds, its mean, and the other methods' means behind."""
-    width, height = 240.0, 150.0
+    width, height = 320.0, 190.0
     low, high = _range(data.methods)
     last = max(method.rounds[-1] for method in data.methods)
     first = min(method.rounds[0] for method in data.methods)
     frame = Frame(
-        x=Scale(low=min(first, last - 1), high=last, start=30, end=width - 8),
-        y=Scale(low=low, high=high, start=height - 22, end=8),
+        x=Scale(low=min(first, last - 1), high=last, start=36, end=width - 14),
+        y=Scale(low=low, high=high, start=height - 26, end=10),
     )
     means = {}
     for method in data.methods:
@@ -157,7 +160,9 @@ def small_multiples(data: ReportData) -> str:
             f'<div class="panel"><h4 class="{colour}">{draw.key(marker)}{draw.escape(method.label)}'
             f"<b>{method.mean:.1f}</b></h4>{chart}</div>"
         )
-    return f'<div class="panels">{panels}</div>'
+    # As many in a row as leave the last row fullest.
+    in_a_row = min((3, 4, 5), key=lambda number: (-len(data.methods) % number, number))
+    return f'<div class="panels few" style="--columns:{in_a_row}">{panels}</div>'
 
 
 def _rows(data: ReportData, values: Sequence[float], *, wide: bool, zero: bool) -> tuple[Frame, float, float]:

@@ -21,6 +21,7 @@ __all__ = [
     "clipping",
     "cohort_range",
     "comparison",
+    "convergence",
     "findings",
     "headline",
     "participation",
@@ -82,6 +83,24 @@ def findings(data: ReportData) -> list[str]:
     return found
 
 
+def convergence(data: ReportData) -> str:
+    """How soon the most accurate private method has what the next important one ends with."""
+    best = data.headline
+    private = [method for method in data.methods if method.plan.is_private and method is not best]
+    others = [method for method in private if method.plan.method == "dp-fedavg"] or private or list(data.methods)
+    other = others[0]
+    if other is best:
+        return f"{best.label} ends at {accuracy(best)} %."
+    for number in best.rounds:
+        values = best.accuracies_at(number)
+        if sum(values) / len(values) >= other.mean and number < other.rounds[-1]:
+            return (
+                f"{best.label} needs {number} rounds for the {other.mean:.1f} % that {other.label} has after "
+                f"{other.rounds[-1]}."
+            )
+    return comparison(best, other)
+
+
 def server(method: Method) -> str:
     """The group that the server learns most of."""
     costs = [cost for cost in method.costs if cost.group.is_private]
@@ -120,10 +139,10 @@ def rates(method: Method) -> str:
     seldom = min(groups, key=lambda group: group.sampling_rate)
     noise = [group.noise_multiplier for group in groups]
     if often.sampling_rate == seldom.sampling_rate:
-        first = f"{method.label} samples all groups alike"
+        first = f"In {method.label}, all groups take part equally often"
     else:
         ratio = often.sampling_rate / seldom.sampling_rate
-        first = f"{method.label} samples clients of {often.name} {ratio:.1f} times as often as those of {seldom.name}"
+        first = f"In {method.label}, clients of {often.name} take part {ratio:.1f} times as often as in {seldom.name}"
     return f"{first}; noise multipliers go from {min(noise):.2f} to {max(noise):.2f}."
 
 
@@ -138,7 +157,9 @@ def spending(method: Method) -> str:
         f"{rounded_up(100 * epsilon / group.epsilon, 0)} % ({group.name})"
         for epsilon, group in zip(at.epsilons, method.plan.groups, strict=True)
     ]
-    return f"After round {at.round_number} of {method.plan.num_rounds}, the released models had spent {', '.join(parts)}."
+    return (
+        f"After round {at.round_number} of {method.plan.num_rounds}, the released models had spent {', '.join(parts)}."
+    )
 
 
 def cohort_range(group: Group) -> tuple[int, int]:
@@ -163,8 +184,8 @@ def participation(method: Method) -> str:
         inside += sum(low <= size <= high for size in sizes)
         total += len(sizes)
     return (
-        f"{inside} of {total} recorded cohorts of {method.label} are as large as Poisson sampling at the planned rates "
-        f"makes them in 95 of 100 rounds."
+        f"{inside} of {total} recorded cohorts of {method.label} ({100 * inside / total:.0f} %) are where Poisson "
+        f"sampling at the planned rates puts at least 95 %."
     )
 
 

@@ -11,6 +11,7 @@ Guarantees (tests of the same name):
 """
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from html import escape
@@ -21,20 +22,23 @@ import gdpfed
 from gdpfed.results import report_findings as found
 from gdpfed.results import report_svg as draw
 from gdpfed.results.report_data import Cost, Method, ReportData
-from gdpfed.results.report_figures import accuracy_strip, clipped_strip, convergence, legend, look, small_multiples
+from gdpfed.results.report_figures import accuracy_strip, clipped_strip, convergence, legend, small_multiples
 from gdpfed.results.report_plan_figures import (
     budget_stairs,
     cohorts,
     group_legend,
     group_look,
     mechanism_panels,
+    promise_legend,
     promises,
     spending_panels,
 )
-from gdpfed.results.report_tables import group_table, method_table
+from gdpfed.results.report_tables import cost_table, method_table, plan_table
 from gdpfed.results.rounding import delta_up, promise, rounded_up
 
 __all__ = ["DARK", "LIGHT", "commands", "report_html"]
+
+_NBSP = "\N{NO-BREAK SPACE}"
 
 _METHODS = (
     ("5f6368", "b3410c", "80590a", "00704d", "5b4bb5", "a03679", "12707f", "6b4a2f", "0b57c2", "b81d38"),
@@ -86,7 +90,7 @@ def report_html(data: ReportData) -> str:
         stamp=escape(data.stamp.removeprefix("simulation: ")),
         symbols=draw.marker_symbols(),
         eyebrow=_eyebrow(data),
-        headline=escape(found.headline(data)),
+        headline=_words(data, found.headline(data)),
         lede=_lede(data),
         navigation="".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections),
         sections="".join(
@@ -124,7 +128,7 @@ def _eyebrow(data: ReportData) -> str:
 
 
 def _lede(data: ReportData) -> str:
-    items = [f"<li>{escape(sentence)}</li>" for sentence in found.findings(data)]
+    items = [f"<li>{_words(data, sentence)}</li>" for sentence in found.findings(data)]
     for run in data.unfinished:
         items.append(
             f'<li class="alarm">Unfinished: {escape(run.folder)} (seed {run.seed}) has done {run.rounds_done} rounds; '
@@ -133,9 +137,19 @@ def _lede(data: ReportData) -> str:
     return f'<ul class="lede">{"".join(items)}</ul>'
 
 
-def _figure(name: str, finding: str, told: str, body: str) -> str:
+def _words(data: ReportData, sentence: str) -> str:
+    """Escaped; numbers stay with their unit, and names like dp-fedavg on one line."""
+    text = escape(sentence).replace(" %", _NBSP + "%")
+    names = sorted({escape(method.plan.method) for method in data.methods if "-" in method.plan.method}, key=len)
+    if not names:
+        return text
+    pattern = "|".join(re.escape(name) for name in reversed(names))
+    return re.sub(rf"(?<![\w-])(?:{pattern})(?![\w-])", lambda found: f'<span class="nb">{found[0]}</span>', text)
+
+
+def _figure(data: ReportData, name: str, finding: str, told: str, body: str) -> str:
     return (
-        f'<figure id="{name}"><figcaption><b>{escape(finding)}<i>simulation</i></b><span>{escape(told)}</span>'
+        f'<figure id="{name}"><figcaption><b>{_words(data, finding)}<i>simulation</i></b><span>{escape(told)}</span>'
         f"</figcaption>{body}</figure>"
     )
 
@@ -144,15 +158,13 @@ def _promised(data: ReportData) -> str:
     best = data.headline
     if not best.plan.is_private:
         return f"<p>{escape(best.label)} promises no privacy, and no other method is in this report.</p>"
-    cards = "".join(_card(place, cost) for place, cost in enumerate(best.costs))
-    told = (
-        "A vertical bar is the promise; the dot on it what was spent against whoever sees the models. The ring, the "
-        "diamond and the box are the server's: for the mean number of participations, for 99 in 100 clients, and for "
-        "as many participations as the plan allows."
-    )
+    cards = "".join(_card(cost, place, len(best.costs)) for place, cost in enumerate(best.costs))
+    private = sum(method.plan.is_private for method in data.methods)
+    chosen = f", the most accurate of {private} methods with privacy," if private > 1 else ""
+    columns, rows = cost_table(best)
     return (
-        f"<p>What each group of <b>{escape(best.label)}</b> was promised, and what training spent, against two "
-        f"adversaries. Epsilons are rounded up. Unit of protection: one client, added or removed.</p>"
+        f"<p>What each group of <b>{escape(best.label)}</b>{chosen} was promised, and what training spent, against two "
+        f"adversaries. Epsilons are rounded up. The unit of protection is one client, added or removed.</p>"
         f'<div class="cards">{cards}</div>'
         '<div class="who"><p><b>Whoever sees the models</b> (another client, a user, the public) gets every released '
         "model, and does not know who took part in which round. That secret makes each round cheaper, and the promise "
@@ -160,17 +172,19 @@ def _promised(data: ReportData) -> str:
         "it, each participation costs in full, and the promise does not hold: its epsilon is what a client trusts the "
         "server with.</p></div>"
         + _figure(
+            data,
             "figure-promises",
             found.server(best),
-            told,
-            promises(best, wide=True) + promises(best, wide=False),
+            "Promised and spent epsilon of each group, and what the server learns. The axis is logarithmic.",
+            promises(best, wide=True) + promises(best, wide=False) + promise_legend(),
         )
+        + _table(f"Promises and costs of {best.label}; in brackets, a client's participations.", columns, rows)
     )
 
 
-def _card(place: int, cost: Cost) -> str:
+def _card(cost: Cost, place: int, of: int) -> str:
     group, view = cost.group, cost.server
-    colour, marker = group_look(place)
+    colour, marker = group_look(place, of)
     kept = '<span class="kept">✓ kept</span>' if cost.keeps_promise else '<span class="broken">✗ broken</span>'
     # Beyond this a factor says no more than that there is none.
     factor = ""
@@ -182,7 +196,7 @@ def _card(place: int, cost: Cost) -> str:
     return (
         f'<div class="card {colour}"><h3>{draw.key(marker)}<b>{escape(group.name)}</b>'
         f"<span>{_count(group.num_clients, 'client')}</span></h3><dl>"
-        f"<div><dt>Promised<small>at delta {delta_up(group.delta)}</small></dt>"
+        f"<div><dt>Promised<small>at delta {delta_up(group.delta)} (1 in {math.floor(1 / group.delta):,})</small></dt>"
         f"<dd>ε ≤ {promise(group.epsilon)}</dd></div>"
         f"<div><dt>Spent<small>against whoever sees the models</small></dt>"
         f"<dd>{rounded_up(cost.release)}<small>{kept}</small></dd></div>"
@@ -197,8 +211,8 @@ def _plan(data: ReportData) -> str:
     private = [method for method in data.methods if method.plan.is_private]
     made = ""
     if private:
-        widest = max((method.plan for method in private), key=lambda plan: len(plan.groups))
         made += _figure(
+            data,
             "figure-budgets",
             found.waste(data.methods),
             "All clients from left to right, the strictest first. Dashed: what each allows. Coloured: what its group "
@@ -206,47 +220,51 @@ def _plan(data: ReportData) -> str:
             budget_stairs(data),
         )
         made += _figure(
+            data,
             "figure-mechanism",
             found.rates(best),
             "How often a group's clients take part and how much noise covers them, for every method with privacy. A "
             "marker is a group; one method's groups are joined by a line. In a pooled plan all groups share one sum.",
-            f'<div class="panels three">{mechanism_panels(data)}</div>{group_legend(widest.groups)}',
+            f'<div class="panels three">{mechanism_panels(data)}</div>'
+            f"{group_legend([method.plan for method in private])}",
         )
-    columns, rows = group_table(best)
+    columns, rows = plan_table(best)
     return made + _table(
-        f"The plan of {best.label}, group by group; {best.plan.release} sums, clip norm {promise(best.plan.clip_norm)}, "
-        f"{best.plan.accountant.upper()} accounting ({best.plan.accountant_version}).",
+        f"The plan of {best.label}, group by group; {best.plan.release} sums, "
+        f"clip norm {promise(best.plan.clip_norm)}, {best.plan.accountant.upper()} accounting ({best.plan.accountant_version}).",
         columns,
         rows,
     )
 
 
 def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, best: str = "") -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    """Its own scroll area, wider than the text where a method is marked as the best."""
+    head = "".join(f'<th scope="col">{escape(column).replace(" ε", _NBSP + "ε")}</th>' for column in columns)
     body = ""
     for row in rows:
         first, *rest = row
         cells = "".join(f"<td>{escape(cell).replace(' · ', '<i>·</i>')}</td>" for cell in rest)
-        kind = ' class="best"' if first == best else ""
         name, _, mark = first.partition("\n")
+        kind = ' class="best"' if name == best else ""
         small = f"<small>{escape(mark)}</small>" if mark else ""
         body += f'<tr{kind}><th scope="row">{escape(name)}{small}</th>{cells}</tr>'
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>'
-        f"{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<p class="caption">{escape(caption)}</p><div class="scroll{" breakout" if best else ""}" tabindex="0" '
+        f'role="region" aria-label="{escape(caption)}"><table aria-label="{escape(caption)}"><thead><tr>{head}</tr>'
+        f"</thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _curves(data: ReportData) -> str:
-    first, *others = data.methods
-    finding = found.comparison(first, others[0]) if others else f"{first.label} ends at {found.accuracy(first)} %."
     return _figure(
+        data,
         "figure-convergence",
-        finding,
+        found.convergence(data),
         "Test accuracy (%) after each evaluated round: the mean over seeds, in a band from the lowest seed to the "
         "highest. Point at a curve, or walk along it with the arrow keys.",
         convergence(data, wide=True) + convergence(data, wide=False) + legend(data.methods, kind="narrow"),
     ) + _figure(
+        data,
         "figure-seeds",
         _widest(data.methods),
         "One panel for each method: its seeds (thin), their mean (thick), and the other methods' means (grey).",
@@ -271,6 +289,7 @@ def _methods(data: ReportData) -> str:
     finding = found.comparison(best, private[0]) if private else f"{best.label} ends at {found.accuracy(best)} %."
     columns, rows = method_table(data)
     return _figure(
+        data,
         "figure-accuracy",
         finding,
         "Final test accuracy: a marker at the mean over seeds, a stroke for each seed, and a bar of one standard "
@@ -288,23 +307,25 @@ def _methods(data: ReportData) -> str:
 def _rounds(data: ReportData) -> str:
     best = data.headline
     made = _figure(
+        data,
         "figure-cohorts",
         found.participation(best),
         f"Clients of each group of {best.label} in the recorded rounds of all seeds. Dashed: the planned mean. Band: "
         f"where 95 of 100 rounds fall.",
-        cohorts(best).replace('class="panels"', 'class="panels three groups"'),
+        cohorts(best),
     )
     if best.plan.is_private:
         made += _figure(
+            data,
             "figure-spending",
             found.spending(best) or f"What {best.label} spent, round by round.",
             f"Epsilon of {best.label} against whoever sees the models, after each recorded round. Dashed: the promise.",
-            spending_panels(best).replace('class="panels"', 'class="panels three groups"'),
+            spending_panels(best),
         )
     strip = clipped_strip(data, wide=True) + clipped_strip(data, wide=False)
     if strip:
         told = "Of all updates in the recorded rounds of all seeds, the share that was longer than its clip norm."
-        return made + _figure("figure-clipped", found.clipping(data.methods), told, strip)
+        return made + _figure(data, "figure-clipped", found.clipping(data.methods), told, strip)
     return made + f"<h3>Clipping</h3><p>{escape(found.clipping(data.methods))}</p>"
 
 
@@ -338,7 +359,6 @@ def _again(data: ReportData) -> str:
     )
     methods = ""
     for method in data.methods:
-        _, _, marker = look(method.place)
         methods += (
             f"<details><summary>{escape(method.label)}<code>plan {method.plan_hash[:16]}</code></summary>"
             f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "

@@ -15,30 +15,55 @@ from gdpfed.results.report_findings import cohort_range
 from gdpfed.results.report_svg import Frame, Scale
 from gdpfed.results.rounding import promise, rounded_up
 
-__all__ = ["budget_stairs", "cohorts", "group_legend", "group_look", "mechanism_panels", "promises", "spending_panels"]
+__all__ = [
+    "budget_stairs",
+    "cohorts",
+    "group_legend",
+    "group_look",
+    "mechanism_panels",
+    "promise_legend",
+    "promises",
+    "spending_panels",
+]
 
 _MAX_STEPS, _MAX_POINTS = 240, 60
 _SHAPES = ("circle", "square", "triangle", "diamond", "down", "plus")
 
 
-def group_look(place: int) -> tuple[str, str]:
-    """Colour class and marker of the group in this place."""
+def group_look(place: int, of: int) -> tuple[str, str]:
+    """Colour class and marker of a group among so many; one alone is nobody's first."""
+    if of == 1:
+        return "alone", "ring"
     return f"g{place % draw.NUM_GROUP_COLOURS}", _SHAPES[place % len(_SHAPES)]
 
 
-def group_legend(groups: Sequence[Group]) -> str:
-    """Group names beside their markers."""
-    items = ""
-    for place, group in enumerate(groups):
-        colour, marker = group_look(place)
-        items += f'<li class="{colour}">{draw.key(marker)}<span>{draw.escape(group.name)}</span></li>'
-    return f'<ul class="legend">{items}</ul>'
+def group_legend(plans: Sequence[Plan]) -> str:
+    """Group names of all plans beside their markers, each once."""
+    items = []
+    for plan in sorted(plans, key=lambda plan: -len(plan.groups)):
+        for place, group in enumerate(plan.groups):
+            colour, marker = group_look(place, len(plan.groups))
+            items.append(f'<li class="{colour}">{draw.key(marker)}<span>{draw.escape(group.name)}</span></li>')
+    return f'<ul class="legend">{"".join(dict.fromkeys(items))}</ul>'
+
+
+def promise_legend() -> str:
+    """What the marks of `promises` mean."""
+    items = (
+        ("promise", "bar", "promised"),
+        ("release", "circle", "spent, against whoever sees the models"),
+        ("server", "ring", "server, mean number of participations"),
+        ("server", "diamond", "server, 99 in 100 clients"),
+        ("server", "box", "server, as many participations as the plan allows"),
+    )
+    listed = "".join(f'<li class="{kind}">{draw.key(marker)}<span>{told}</span></li>' for kind, marker, told in items)
+    return f'<ul class="legend">{listed}</ul>'
 
 
 def promises(method: Method, *, wide: bool) -> str:
     """Each group's promise, and its cost against both adversaries, on a logarithmic axis."""
     costs = [cost for cost in method.costs if cost.group.is_private]
-    width, step = (1040.0, 74.0) if wide else (342.0, 78.0)
+    width, step = (1040.0, 74.0) if wide else (342.0, 92.0)
     height = step * len(costs) + 40
     reached = [cost.server.epsilon_max for cost in costs]
     low = min(min(cost.group.epsilon, cost.release) for cost in costs) / 1.6
@@ -47,22 +72,17 @@ def promises(method: Method, *, wide: bool) -> str:
         x=Scale(low=low, high=high, start=150 if wide else 8, end=width - 16, log=True),
         y=Scale(low=0, high=len(costs), start=6, end=height - 34),
     )
-    decades = [
-        factor * 10.0**power
-        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for factor in ((1, 2, 5) if wide and high / low < 3000 else (1,))
-    ]
-    body = frame.vertical_grid([value for value in decades if low <= value <= high])
+    body = frame.vertical_grid(draw.log_ticks(low, high, fine=wide and high < 3000 * low))
     body += draw.text(frame.x.end, height - 2, "epsilon, logarithmic", anchor="end")
     for row, cost in enumerate(costs):
-        at = frame.y(row + (0.5 if wide else 0.62))
+        at = frame.y(row + (0.5 if wide else 0.7))
         group, view = cost.group, cost.server
         if wide:
             body += draw.text(0, at - 2, group.name, kind="label ink strong")
             body += draw.text(0, at + 16, f"{group.num_clients:,} clients", kind="tick")
         else:
-            body += draw.text(0, at - 26, group.name, kind="label ink strong")
-            body += draw.text(width - 16, at - 26, f"{group.num_clients:,} clients", kind="tick", anchor="end")
+            body += draw.text(0, at - 38, group.name, kind="label ink strong")
+            body += draw.text(width - 16, at - 38, f"{group.num_clients:,} clients", kind="tick", anchor="end")
         left, right = frame.x(view.epsilon_mean), frame.x(view.epsilon_max)
         body += f'<path class="axis" d="M{frame.x.start:.1f} {at:.1f}H{frame.x.end:.1f}"/>'
         body += f'<g class="server"><path class="spread" d="M{left:.1f} {at:.1f}H{right:.1f}"/>'
@@ -73,7 +93,9 @@ def promises(method: Method, *, wide: bool) -> str:
         ):
             label = f"{group.name}, against the server: epsilon {rounded_up(epsilon, 2)} for {what} ({count} rounds)"
             body += draw.point(frame.x(epsilon), at, marker=marker, label=label)
-        body += draw.text(frame.x(view.epsilon_p99), at - 11, rounded_up(view.epsilon_p99, 1), anchor="middle", kind="value")
+        body += draw.text(
+            frame.x(view.epsilon_p99), at - 11, rounded_up(view.epsilon_p99, 1), anchor="middle", kind="value"
+        )
         body += draw.text(right, at - 11, rounded_up(view.epsilon_max, 1), anchor="middle", kind="value")
         body += "</g>"
         told = f"{group.name}, against whoever sees the models: epsilon {rounded_up(cost.release)} spent"
@@ -127,7 +149,7 @@ def budget_stairs(data: ReportData) -> str:
 def _stair_panel(
     steps: Sequence[tuple[float, float, float]], shape: Sequence[tuple[int, float]], methods: Sequence[Method]
 ) -> str:
-    width, height = 480.0, 260.0
+    width, height = 490.0, 270.0
     total = steps[-1][1]
     top = max(epsilon for _, _, epsilon in steps)
     frame = Frame(
@@ -139,10 +161,12 @@ def _stair_panel(
     for place, (clients, epsilon) in enumerate(shape):
         left, right, at = frame.x(start), frame.x(start + clients), frame.y(epsilon)
         lower += [(left, at), (right, at)]
-        colour, marker = group_look(place)
+        colour, marker = group_look(place, len(shape))
         bottom = frame.y(0)
         name = next(g.name for g in methods[0].plan.groups if (g.num_clients, g.epsilon) == (clients, epsilon))
-        groups += f'<g class="{colour}"><path class="fill" d="M{left:.1f} {at:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z"/>'
+        groups += (
+            f'<g class="{colour}"><path class="fill" d="M{left:.1f} {at:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z"/>'
+        )
         groups += f'<path class="line strong" d="M{left:.1f} {at:.1f}H{right:.1f}"/>'
         label = f"{name}: {clients:,} clients, promised epsilon {promise(epsilon)}"
         groups += draw.point((left + right) / 2, at, marker=marker, label=label, first=True)
@@ -162,7 +186,7 @@ def mechanism_panels(data: ReportData) -> str:
         ("Noise multiplier", "noise std over the clip norm", lambda _, group: group.noise_multiplier, ""),
         (
             "Noise on the group's mean",
-            "noise std of its sum over its expected cohort",
+            "noise std of the sum it joins, over that sum's expected cohort",
             lambda plan, group: group.noise_std / _sharing(plan, group),
             "",
         ),
@@ -184,12 +208,21 @@ def _dots(methods: Sequence[Method], title: str, value: Callable[[Plan, Group], 
     height = step * len(methods) + 42
     values = [value(method.plan, group) for method in methods for group in method.plan.groups]
     longest = max(len(method.label) for method in methods)
+    # A group that hardly ever takes part would hide all others on a linear axis.
+    log = max(values) > 30 * min(values)
     frame = Frame(
-        x=Scale(low=0, high=max(values) * 1.08, start=min(7.4 * longest + 12, 0.42 * width), end=width - 12),
+        x=Scale(
+            low=min(values) / 1.3 if log else 0.0,
+            high=max(values) * (1.3 if log else 1.08),
+            start=min(7.4 * longest + 12, 0.42 * width),
+            end=width - 12,
+            log=log,
+        ),
         y=Scale(low=0, high=len(methods), start=4, end=height - 38),
     )
     most = int(frame.x.start / 7.2)
-    body = frame.vertical_grid(draw.ticks(0, frame.x.high, 4))
+    body = frame.vertical_grid(draw.log_ticks(frame.x.low, frame.x.high) if log else draw.ticks(0, frame.x.high, 4))
+    body += draw.text(frame.x.end, height - 4, "logarithmic", anchor="end") if log else ""
     for row, method in enumerate(methods):
         at = frame.y(row + 0.5)
         label = method.label if len(method.label) <= most else method.label[: most - 1] + "…"
@@ -198,7 +231,7 @@ def _dots(methods: Sequence[Method], title: str, value: Callable[[Plan, Group], 
         body += f'<path class="axis" d="M{frame.x(min(own)):.1f} {at:.1f}H{frame.x(max(own)):.1f}"/>'
         body += draw.text(0, at + 4.5, label, kind="label ink")
         for place, (group, number) in enumerate(zip(method.plan.groups, own, strict=True)):
-            colour, marker = group_look(place)
+            colour, marker = group_look(place, len(own))
             told = f"{method.label}, {group.name}: {title.lower().removesuffix(' (%)')} {number:.4g}{unit}"
             body += draw.point(frame.x(number), at, marker=marker, label=told, kind=colour, first=place == 0)
     return draw.svg(body, width=width, height=height, title=f"{title} of each group and method")
@@ -208,21 +241,16 @@ def cohorts(method: Method) -> str:
     """Realised cohorts of the recorded rounds against the planned ones, a panel for each group."""
     panels = ""
     for place, group in enumerate(method.plan.groups):
-        colour, marker = group_look(place)
+        colour, marker = group_look(place, len(method.plan.groups))
         low, high = cohort_range(group)
         sizes = [record.cohort[place] for run in method.runs for record in run.records]
         first = min(run.records[0].round_number for run in method.runs)
         last = max(run.last.round_number for run in method.runs)
         frame, width, height = _panel(first, last, max(*sizes, high) * 1.08)
         body = frame.horizontal_grid(draw.ticks(0, frame.y.high, 4)) + frame.bottom_labels([first, last])
-        edges = [(frame.x.start, frame.x.end)]
-        body += f'<g class="{colour}">'
-        for start, end in edges:
-            body += draw.area(
-                [(start, frame.y(high)), (end, frame.y(high))],
-                [(start, frame.y(low)), (end, frame.y(low))],
-                kind="band",
-            )
+        ends = (frame.x.start, frame.x.end)
+        upper, lower = ([(x, frame.y(size)) for x in ends] for size in (high, low))
+        body += f'<g class="{colour}">' + draw.area(upper, lower, kind="band")
         planned = frame.y(group.expected_cohort)
         body += f'<path class="line" stroke-dasharray="6 4" d="M{frame.x.start:.1f} {planned:.1f}H{frame.x.end:.1f}"/>'
         for run in method.runs:
@@ -239,7 +267,7 @@ def cohorts(method: Method) -> str:
         chart = draw.svg(body, width=width, height=height, title=f"Clients of {group.name} in each recorded round")
         told = f"planned {group.expected_cohort:.1f}, mean {mean:.1f}"
         panels += f'<div class="panel"><h4>{draw.escape(group.name)}<b>{told}</b></h4>{chart}</div>'
-    return f'<div class="panels">{panels}</div>'
+    return f'<div class="panels three">{panels}</div>'
 
 
 def _panel(first: int, last: int, top: float) -> tuple[Frame, float, float]:
@@ -257,7 +285,7 @@ def spending_panels(method: Method) -> str:
     run = max(method.counted, key=lambda run: len(run.records))
     rounds = [0, *(record.round_number for record in run.records)]
     for place, group in enumerate(method.plan.groups):
-        colour, marker = group_look(place)
+        colour, marker = group_look(place, len(method.plan.groups))
         spent = [0.0, *(record.epsilons[place] for record in run.records)]
         frame, width, height = _panel(0, rounds[-1], group.epsilon * 1.18)
         body = frame.horizontal_grid(draw.ticks(0, frame.y.high, 4)) + frame.bottom_labels([0, rounds[-1]])
@@ -276,4 +304,4 @@ def spending_panels(method: Method) -> str:
         chart = draw.svg(body, width=width, height=height, title=f"Release epsilon of {group.name} against rounds")
         told = f"spent {rounded_up(spent[-1])}"
         panels += f'<div class="panel"><h4>{draw.escape(group.name)}<b>{told}</b></h4>{chart}</div>'
-    return f'<div class="panels">{panels}</div>'
+    return f'<div class="panels three">{panels}</div>'

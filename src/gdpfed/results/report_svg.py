@@ -25,6 +25,7 @@ __all__ = [
     "escape",
     "key",
     "line",
+    "log_ticks",
     "marker_symbols",
     "path",
     "point",
@@ -66,6 +67,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Where a value is drawn."""
         low, high, at = self.low, self.high, value
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(max(value, 1e-300))
@@ -119,6 +121,16 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     return [number * step for number in range(first, last + 1)] or [low]
 
 
+def log_ticks(low: float, high: float, *, fine: bool = False) -> list[float]:
+    """Powers of ten, and where there is room twice and five times them; never none."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5),) if fine else ((1,), (1, 2, 5)):
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        if inside := [value for value in found if low <= value <= high]:
+            return inside
+    return [low]
+
+
 def tick_label(value: float) -> str:
     """Short, without an exponent where it is readable without."""
     if value != 0 and not 1e-4 <= abs(value) < 1e7:
@@ -153,9 +165,9 @@ def point(x: float, y: float, *, marker: str, label: str, style: str = "", first
     """A marker with a value. The first of a series is reached by Tab, the others from there by the arrow keys."""
     styled = f' style="{style}"' if style else ""
     return (
-        f'<g class="p {kind}" transform="translate({x:.1f} {y:.1f})" tabindex="{0 if first else -1}" role="img"{styled}>'
-        f'<title>{escape(label)}</title><circle class="hit" r="9"/><use href="#m-{marker}"/></g>'
-    ).replace('class="p "', 'class="p"')
+        f'<g class="{f"p {kind}".strip()}" transform="translate({x:.1f} {y:.1f})" tabindex="{0 if first else -1}" '
+        f'role="img"{styled}><title>{escape(label)}</title><circle class="hit" r="9"/><use href="#m-{marker}"/></g>'
+    )
 
 
 def key(marker: str, *, dash: str | None = None, style: str = "") -> str:

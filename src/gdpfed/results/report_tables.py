@@ -8,33 +8,26 @@ Guarantees (tests of the same name):
 
 from gdpfed.results.report_data import Method, ReportData
 from gdpfed.results.report_findings import accuracy
-from gdpfed.results.rounding import promise, rounded_up
+from gdpfed.results.rounding import delta_up, promise, rounded_up
 
-__all__ = ["Table", "group_table", "method_table"]
+__all__ = ["Table", "cost_table", "method_table", "plan_table"]
 
 Table = tuple[list[str], list[list[str]]]
 
 _BETWEEN = " · "
 
 
-def group_table(method: Method) -> Table:
-    """A plan and its costs, group by group."""
+def cost_table(method: Method) -> Table:
+    """What each group was promised, and what was spent against both adversaries."""
     columns = [
         "group",
         "clients",
+        "delta",
         "promised ε",
-        "spent ε (models)",
-        "server ε, mean",
-        "server ε, 99 in 100",
+        "spent ε, against whoever sees the models",
+        "server ε, mean participations",
+        "server ε, 99 in 100 clients",
         "server ε, at most",
-        "rate (%)",
-        "cohort",
-        "noise multiplier",
-        "noise std",
-        "kept (%)",
-        "weight",
-        "waste, mean",
-        "waste, most",
     ]
     rows = []
     for cost in method.costs:
@@ -43,21 +36,52 @@ def group_table(method: Method) -> Table:
             [
                 group.name,
                 f"{group.num_clients:,}",
+                delta_up(group.delta),
                 promise(group.epsilon),
                 rounded_up(cost.release),
-                rounded_up(view.epsilon_mean, 2),
-                rounded_up(view.epsilon_p99, 2),
-                rounded_up(view.epsilon_max, 2),
-                f"{100 * group.sampling_rate:.3f}",
-                f"{group.expected_cohort:.2f}",
-                f"{group.noise_multiplier:.4f}",
-                f"{group.noise_std:.4f}",
-                f"{100 * group.keep_fraction:.3g}",
-                f"{group.weight:.2e}",
-                f"{group.mean_waste:.3g}",
-                f"{group.max_waste:.3g}",
+                _seen(view.epsilon_mean, view.mean_participations),
+                _seen(view.epsilon_p99, view.p99_participations),
+                _seen(view.epsilon_max, view.max_participations),
             ]
         )
+    return columns, rows
+
+
+def _seen(epsilon: float, participations: int) -> str:
+    return f"{rounded_up(epsilon, 2)} (in {participations})"
+
+
+def plan_table(method: Method) -> Table:
+    """The mechanism, group by group."""
+    columns = [
+        "group",
+        "clients",
+        "promised ε",
+        "sampling rate (%)",
+        "expected cohort",
+        "noise multiplier",
+        "noise std of the sum",
+        "kept by Top-k (%)",
+        "weight",
+        "unused budget, mean",
+        "unused budget, most",
+    ]
+    rows = [
+        [
+            group.name,
+            f"{group.num_clients:,}",
+            promise(group.epsilon),
+            f"{100 * group.sampling_rate:.3f}",
+            f"{group.expected_cohort:.2f}",
+            f"{group.noise_multiplier:.4f}",
+            f"{group.noise_std:.4f}",
+            f"{100 * group.keep_fraction:.3g}",
+            f"{group.weight:.2e}",
+            f"{group.mean_waste:.3g}",
+            f"{group.max_waste:.3g}",
+        ]
+        for group in method.plan.groups
+    ]
     return columns, rows
 
 
@@ -70,7 +94,7 @@ def method_table(data: ReportData) -> Table:
         "lowest to highest",
         "loss",
         "promised ε",
-        "spent ε (models)",
+        "spent ε, models",
         "server ε, 99 in 100",
         "server ε, at most",
         "signal-to-noise",
