@@ -39,8 +39,8 @@ def report_runs(
     if out is None and kind == "html":
         out = Path("report.html")
     _need_torch()
-    from gdpfed.results.report_data import load_report
     from gdpfed.results.report_html import report_html
+    from gdpfed.results.report_load import load_report
     from gdpfed.results.report_text import report_json, report_markdown
     from gdpfed.results.whole_file import check_place, write_whole
 
@@ -82,7 +82,7 @@ def plot_runs(
 ) -> None:
     """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
     _need_torch()
-    from gdpfed.results.report_data import load_report
+    from gdpfed.results.report_load import load_report
     from gdpfed.results.report_plots import report_figures, write_figures
 
     for path in write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower()):

@@ -95,7 +95,7 @@ def convergence(data: ReportData) -> str:
         values = best.accuracies_at(number)
         if sum(values) / len(values) >= other.mean and number < other.rounds[-1]:
             return (
-                f"{best.label} needs {number} rounds for the {other.mean:.1f} % that {other.label} has after "
+                f"By round {number}, {best.label} has the {other.mean:.1f} % that {other.label} has after "
                 f"{other.rounds[-1]}."
             )
     return comparison(best, other)

@@ -6,7 +6,6 @@ it all again. It reads without scripts; with them, points show their values.
 Guarantees (tests of the same name):
   the_page_is_self_contained     no address in it is loaded, and a policy in it forbids the browser to.
   text_on_the_page_is_escaped    titles, names and files are text, whatever they contain.
-  colours_have_contrast          4.5 to 1 or more, text and marks, light and dark.
   same_runs_same_bytes           no time, no path, no order of files is in a report.
 """
 
@@ -21,6 +20,7 @@ from string import Template
 import gdpfed
 from gdpfed.results import report_findings as found
 from gdpfed.results import report_svg as draw
+from gdpfed.results.report_colours import DARK, LIGHT
 from gdpfed.results.report_data import Cost, Method, ReportData
 from gdpfed.results.report_figures import accuracy_strip, clipped_strip, convergence, legend, small_multiples
 from gdpfed.results.report_plan_figures import (
@@ -36,39 +36,9 @@ from gdpfed.results.report_plan_figures import (
 from gdpfed.results.report_tables import cost_table, method_table, plan_table
 from gdpfed.results.rounding import delta_up, promise, rounded_up
 
-__all__ = ["DARK", "LIGHT", "commands", "report_html"]
+__all__ = ["commands", "report_html"]
 
 _NBSP = "\N{NO-BREAK SPACE}"
-
-_METHODS = (
-    ("5f6368", "b3410c", "80590a", "00704d", "5b4bb5", "a03679", "12707f", "6b4a2f", "0b57c2", "b81d38"),
-    ("b3b9bf", "ff9158", "e3b341", "46d19e", "ab9eff", "f291c7", "62cadd", "d2a883", "74aeff", "ff8491"),
-)
-_GROUPS = (
-    ("4f2d91", "1c609c", "00756a", "75660a", "a34b0c", "8f2f5b"),
-    ("bda4ff", "82bbff", "55d3bc", "d8c94f", "ffa86b", "f39ac0"),
-)
-_PAGE = (
-    {
-        "paper": "fdfcfa", "card": "ffffff", "tint": "f3f1ec", "ink": "1d1c1a", "soft": "5f5b55", "rule": "e3dfd7",
-        "rule-strong": "a8a298", "ghost": "d3cec5", "link": "0b57c2", "good": "00704d", "alarm": "b01b2e",
-        "warn": "b5651d", "stamp": "fbe9bd", "stamp-ink": "5c3b00", "server": "a8420b", "release": "00667a",
-    },
-    {
-        "paper": "14161a", "card": "1a1d22", "tint": "22262c", "ink": "ece9e3", "soft": "aca79f", "rule": "2f343b",
-        "rule-strong": "646a73", "ghost": "3d434b", "link": "7fb4ff", "good": "55d3a3", "alarm": "ff8f93",
-        "warn": "d98a45", "stamp": "463507", "stamp-ink": "ffdf95", "server": "ffab7a", "release": "5fd0e6",
-    },
-)  # fmt: skip
-
-
-def _scheme(place: int) -> dict[str, str]:
-    colours = {name: f"#{value}" for name, value in _PAGE[place].items()}
-    colours |= {f"c{number}": f"#{value}" for number, value in enumerate(_METHODS[place])}
-    return colours | {f"g{number}": f"#{value}" for number, value in enumerate(_GROUPS[place])}
-
-
-LIGHT, DARK = _scheme(0), _scheme(1)
 
 
 def report_html(data: ReportData) -> str:
@@ -231,7 +201,8 @@ def _plan(data: ReportData) -> str:
     columns, rows = plan_table(best)
     return made + _table(
         f"The plan of {best.label}, group by group; {best.plan.release} sums, "
-        f"clip norm {promise(best.plan.clip_norm)}, {best.plan.accountant.upper()} accounting ({best.plan.accountant_version}).",
+        f"clip norm {promise(best.plan.clip_norm)}, {best.plan.accountant.upper()} accounting "
+        f"({best.plan.accountant_version}).",
         columns,
         rows,
     )

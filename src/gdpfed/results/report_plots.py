@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from gdpfed.errors import InputError
 from gdpfed.results import report_svg
 from gdpfed.results.plots import paper_style
+from gdpfed.results.report_colours import LIGHT
 from gdpfed.results.report_data import Method, ReportData
 from gdpfed.results.report_findings import cohort_range
-from gdpfed.results.report_html import LIGHT
 from gdpfed.results.whole_file import check_place, write_whole
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ def _mechanism(data: ReportData) -> "Figure | None":
     widest = next(method for method in private if len(method.plan.groups) == most)
     for place, group in enumerate(widest.plan.groups):
         axes[1].plot([], [], shapes[place % len(shapes)], color=_group_colour(place), label=group.name)
-    figure.legend(loc="outside upper center", ncols=min(most, 6), frameon=False, fontsize=8)
+    for name in dict.fromkeys(m.plan.groups[0].name for m in private if len(m.plan.groups) == 1 < most):
+        axes[1].plot([], [], "o", color="#1d1c1a", markerfacecolor="white", label=name)
+    figure.legend(loc="outside upper center", ncols=min(most + 1, 6), frameon=False, fontsize=8)
     return figure
 
 

@@ -36,7 +36,6 @@ def _as_mapping(run: RunResult) -> dict[str, Any]:
         "finished": run.is_finished,
         "rounds_done": run.rounds_done,
         "versions": dict(run.versions),
-        "stamp": run.stamp,
         "records": [
             {**asdict(record), "epsilons": [_finite(epsilon) for epsilon in record.epsilons]} for record in run.records
         ],
