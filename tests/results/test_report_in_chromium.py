@@ -198,7 +198,7 @@ def test_schemes_follow_the_system_and_the_button(browser: webdriver.Chrome, pag
     show(browser, page, scheme="dark", media="print")
     browser.find_element(By.TAG_NAME, "body")
     assert background(browser) == light
-    shown = "return [...document.querySelectorAll('nav, #theme, .print-stamp')].map((e) => getComputedStyle(e).display)"
+    shown = "return [...document.querySelectorAll('nav, #theme, .stamp')].map((e) => getComputedStyle(e).display)"
     assert browser.execute_script(shown) == ["none", "none", "block"]
     browser.execute_script("localStorage.clear()")
     pdf = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]

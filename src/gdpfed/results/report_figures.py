@@ -85,7 +85,7 @@ def convergence(data: ReportData, *, wide: bool) -> str:
     low, high = _range(methods)
     last = max(method.rounds[-1] for method in methods)
     first = min(method.rounds[0] for method in methods)
-    right = 8.2 * max(len(method.label) for method in methods) + 112 if wide else 10.0
+    right = 7.5 * max(len(method.label) for method in methods) + 118 if wide else 10.0
     frame = Frame(
         x=Scale(low=min(first, last - 1), high=last, start=38, end=width - min(right, 0.4 * width)),
         y=Scale(low=low, high=high, start=height - 44, end=12),
@@ -157,8 +157,8 @@ def small_multiples(data: ReportData) -> str:
         body += "</g>"
         chart = draw.svg(body, width=width, height=height, title=f"Accuracy of {method.label} against rounds")
         panels += (
-            f'<div class="panel"><h4 class="{colour}">{draw.key(marker)}{draw.escape(method.label)}'
-            f"<b>{method.mean:.1f}</b></h4>{chart}</div>"
+            f'<div class="panel"><h4 class="{colour}">{draw.key(marker)}<span class="t">'
+            f"{draw.escape(method.label)}</span><b>{method.mean:.1f}</b></h4>{chart}</div>"
         )
     # As many in a row as leave the last row fullest.
     in_a_row = min((3, 4, 5), key=lambda number: (-len(data.methods) % number, number))
@@ -182,17 +182,15 @@ def _rows(data: ReportData, values: Sequence[float], *, wide: bool, zero: bool) 
 
 
 def _names(data: ReportData, frame: Frame) -> str:
-    """Method names at the left of their rows, cut where there is no room."""
-    most = int(frame.x.start / 7.4)
+    """Method names at the left of their rows."""
     made = ""
     for row, method in enumerate(data.methods):
         colour, _, marker = look(method.place)
-        label = method.label if len(method.label) <= most else method.label[: most - 1] + "…"
         at = frame.y(row + 0.5)
         made += f'<path class="grid" d="M{frame.x.start:.1f} {at:.1f}H{frame.x.end:.1f}"/>'
         made += f'<g class="{colour}"><use href="#m-{marker}" x="9" y="{at:.1f}"/></g>'
         kind = "label ink strong" if method is data.headline else "label ink"
-        made += draw.text(22, at + 4.5, label, kind=kind)
+        made += draw.row_label(22, at, method.label, room=frame.x.start - 30, kind=kind)
     return made
 
 

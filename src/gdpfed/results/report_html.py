@@ -55,7 +55,7 @@ def report_html(data: ReportData) -> str:
     return page.substitute(
         version=escape(gdpfed.__version__),
         title=escape(data.title),
-        style=_style(),
+        style=_style(data.stamp),
         script=_resource("script.js"),
         stamp=escape(data.stamp.removeprefix("simulation: ")),
         symbols=draw.marker_symbols(),
@@ -75,10 +75,11 @@ def _resource(name: str) -> str:
     return resources.files("gdpfed.results").joinpath("report", name).read_text(encoding="utf-8")
 
 
-def _style() -> str:
+def _style(stamp: str) -> str:
     return Template(_resource("style.css")).substitute(
         light=" ".join(f"--{name}: {value};" for name, value in LIGHT.items()),
         dark=" ".join(f"--{name}: {value};" for name, value in DARK.items()),
+        stamp=re.sub(r'["<>\\\n]', " ", stamp),
         classes=" ".join(f".{name} {{ color: var(--{name}); }}" for name in LIGHT if name[1:].isdigit()),
     )
 
@@ -129,13 +130,14 @@ def _promised(data: ReportData) -> str:
     if not best.plan.is_private:
         return f"<p>{escape(best.label)} promises no privacy, and no other method is in this report.</p>"
     cards = "".join(_card(cost, place, len(best.costs)) for place, cost in enumerate(best.costs))
+    in_a_row = min((3, 4), key=lambda number: -len(best.costs) % number)
     private = sum(method.plan.is_private for method in data.methods)
     chosen = f", the most accurate of {private} methods with privacy," if private > 1 else ""
     columns, rows = cost_table(best)
     return (
         f"<p>What each group of <b>{escape(best.label)}</b>{chosen} was promised, and what training spent, against two "
         f"adversaries. Epsilons are rounded up. The unit of protection is one client, added or removed.</p>"
-        f'<div class="cards">{cards}</div>'
+        f'<div class="cards" style="--columns:{min(in_a_row, len(best.costs))}">{cards}</div>'
         '<div class="who"><p><b>Whoever sees the models</b> (another client, a user, the public) gets every released '
         "model, and does not know who took part in which round. That secret makes each round cheaper, and the promise "
         "is made against this adversary.</p><p><b>The server</b> draws the sample, so it knows who took part. Against "

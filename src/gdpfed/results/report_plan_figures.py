@@ -142,7 +142,7 @@ def budget_stairs(data: ReportData) -> str:
         names = ", ".join(method.label for method in methods)
         wasted = methods[0].plan.mean_waste
         told = f"{wasted:.2f} unused a client" if wasted else "nothing unused"
-        panels += f'<div class="panel"><h4>{draw.escape(names)}<b>{told}</b></h4>{chart}</div>'
+        panels += f'<div class="panel"><h4><span class="t">{draw.escape(names)}</span><b>{told}</b></h4>{chart}</div>'
     return f'<div class="panels stairs">{panels}</div>'
 
 
@@ -170,8 +170,14 @@ def _stair_panel(
         groups += f'<path class="line strong" d="M{left:.1f} {at:.1f}H{right:.1f}"/>'
         label = f"{name}: {clients:,} clients, promised epsilon {promise(epsilon)}"
         groups += draw.point((left + right) / 2, at, marker=marker, label=label, first=True)
-        groups += draw.text((left + right) / 2, at - 12, promise(epsilon), anchor="middle", kind="value")
-        groups += draw.text((left + right) / 2, bottom + 18, name, anchor="middle", kind="tick") + "</g>"
+        # Words only where there is room; the marker has them all.
+        if right - left >= 34:
+            below = bottom - at > 26
+            words = promise(epsilon)
+            groups += draw.text((left + right) / 2, at + (20 if below else -12), words, anchor="middle", kind="value")
+        if right - left >= 7 * len(name):
+            groups += draw.text((left + right) / 2, bottom + 18, name, anchor="middle", kind="tick")
+        groups += "</g>"
         start += clients
     body += draw.area(upper, lower, kind="waste") + groups + draw.line(upper, kind="budget")
     body += draw.text(width - 8, height - 4, f"{int(total):,} clients, strictest first", anchor="end")
@@ -186,7 +192,7 @@ def mechanism_panels(data: ReportData) -> str:
         ("Noise multiplier", "noise std over the clip norm", lambda _, group: group.noise_multiplier, ""),
         (
             "Noise on the group's mean",
-            "noise std of the sum it joins, over that sum's expected cohort",
+            "noise std of its sum over the sum's cohort",
             lambda plan, group: group.noise_std / _sharing(plan, group),
             "",
         ),
@@ -220,16 +226,14 @@ def _dots(methods: Sequence[Method], title: str, value: Callable[[Plan, Group], 
         ),
         y=Scale(low=0, high=len(methods), start=4, end=height - 38),
     )
-    most = int(frame.x.start / 7.2)
     body = frame.vertical_grid(draw.log_ticks(frame.x.low, frame.x.high) if log else draw.ticks(0, frame.x.high, 4))
     body += draw.text(frame.x.end, height - 4, "logarithmic", anchor="end") if log else ""
     for row, method in enumerate(methods):
         at = frame.y(row + 0.5)
-        label = method.label if len(method.label) <= most else method.label[: most - 1] + "…"
         own = [value(method.plan, group) for group in method.plan.groups]
         body += f'<path class="grid" d="M{frame.x.start:.1f} {at:.1f}H{frame.x.end:.1f}"/>'
         body += f'<path class="axis" d="M{frame.x(min(own)):.1f} {at:.1f}H{frame.x(max(own)):.1f}"/>'
-        body += draw.text(0, at + 4.5, label, kind="label ink")
+        body += draw.row_label(0, at, method.label, room=frame.x.start - 8, kind="label ink")
         for place, (group, number) in enumerate(zip(method.plan.groups, own, strict=True)):
             colour, marker = group_look(place, len(own))
             told = f"{method.label}, {group.name}: {title.lower().removesuffix(' (%)')} {number:.4g}{unit}"
@@ -266,7 +270,9 @@ def cohorts(method: Method) -> str:
         mean = sum(sizes) / len(sizes)
         chart = draw.svg(body, width=width, height=height, title=f"Clients of {group.name} in each recorded round")
         told = f"planned {group.expected_cohort:.1f}, mean {mean:.1f}"
-        panels += f'<div class="panel"><h4>{draw.escape(group.name)}<b>{told}</b></h4>{chart}</div>'
+        panels += (
+            f'<div class="panel"><h4><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h4>{chart}</div>'
+        )
     return f'<div class="panels three">{panels}</div>'
 
 
@@ -303,5 +309,7 @@ def spending_panels(method: Method) -> str:
         body += "</g>" + draw.text(frame.x.end, height - 4, "round", anchor="end")
         chart = draw.svg(body, width=width, height=height, title=f"Release epsilon of {group.name} against rounds")
         told = f"spent {rounded_up(spent[-1])}"
-        panels += f'<div class="panel"><h4>{draw.escape(group.name)}<b>{told}</b></h4>{chart}</div>'
+        panels += (
+            f'<div class="panel"><h4><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h4>{chart}</div>'
+        )
     return f'<div class="panels three">{panels}</div>'

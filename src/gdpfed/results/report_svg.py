@@ -30,6 +30,7 @@ __all__ = [
     "path",
     "point",
     "pushed_apart",
+    "row_label",
     "svg",
     "text",
     "tick_label",
@@ -142,6 +143,20 @@ def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "
     """A line of text; ``kind`` is a class of the page's style."""
     extra = f' style="{style}"' if style else ""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(words)}</text>'
+
+
+def row_label(x: float, y: float, words: str, *, room: float, kind: str) -> str:
+    """The name of a row; one that is too long for its room has what is in brackets on a second line."""
+    if 7.2 * len(words) <= room:
+        return text(x, y + 4.5, words, kind=kind)
+    name, _, details = words.partition(" (")
+    return text(x, y - 2, _cut(name, room / 7.2), kind=kind) + (
+        text(x, y + 12, _cut(details.removesuffix(")"), room / 6.1)) if details else ""
+    )
+
+
+def _cut(words: str, most: float) -> str:
+    return words if len(words) <= most else words[: int(most) - 1] + "…"
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
