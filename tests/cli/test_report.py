@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_ending_selects_the_format(runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "report", runs)
     assert code == 0, err
-    assert out.startswith("report.html: Made up, 2 methods, 4 runs, ")
+    assert out.startswith("report.html: Made up, methods: 2, runs: 4, ")
     assert STAMP in out
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     for name, start in (("a.HTM", "<!doctype html>"), ("a.md", "# Made up: gdpfed reaches"), ("a.json", "{")):

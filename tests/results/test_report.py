@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
+from gdpfed.planning.methods import make_plan
+from gdpfed.privacy.budgets import read_budgets
 from gdpfed.results import report_findings as found
 from gdpfed.results import report_svg as draw
 from gdpfed.results.report_colours import DARK, LIGHT
@@ -28,7 +30,7 @@ from gdpfed.results.report_tables import cost_table, method_table, plan_table
 from gdpfed.results.report_text import report_json, report_markdown
 from gdpfed.results.rounding import delta_up, promise, rounded_up
 from gdpfed.results.whole_file import check_place, write_whole
-from gdpfed.runs.folder import STAMP
+from gdpfed.runs.folder import STAMP, create_run
 from gdpfed.runs.simulate import spent_so_far
 from tests.results.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
@@ -189,6 +191,33 @@ def test_what_an_unfinished_run_spent(tmp_path: Path) -> None:
     assert load_report([tmp_path], partial=True).methods[0].runs[0].rounds_done == 4
 
 
+def test_unfinished_runs_that_evaluated_other_rounds(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", task_of("gdpfed"), seed=1, rounds=4)
+    two = write_run(tmp_path / "two", task_of("gdpfed"), seed=2, rounds=4)
+    records = records_of(one.plan, seed=1, level=80, rounds=4)
+    write_records(one, [records[1], records[3]])
+    write_records(two, [records[2]])
+    data = load_report([tmp_path], partial=True)
+    assert data.methods[0].rounds == (2, 4)
+    parsed(report_html(data))
+    assert "convergence" in report_figures(data)
+
+
+def test_budgets_from_a_file(tmp_path: Path) -> None:
+    """Named clients: the run folder has its own copy of their budgets, and no path of this machine is reported."""
+    budgets = tmp_path / "clients.csv"
+    budgets.write_text("client,epsilon\n" + "".join(f"c{place},{1 + place % 3}\n" for place in range(90)))
+    task = dataclasses.replace(task_of("gdpfed"), budgets=read_budgets(budgets), budgets_source=str(budgets))
+    run = create_run(tmp_path / "runs" / "a", task=task, plan=make_plan(task.budgets, task.settings), seed=1)
+    write_records(run, records_of(run.plan, seed=1, level=80, rounds=10))
+    (run.path / "model.safetensors").write_bytes(b"")
+    budgets.unlink()
+    data = load_report([tmp_path / "runs"])
+    for text in (report_html(data), report_markdown(data), report_json(data)):
+        assert "budgets.csv" in text
+        assert str(tmp_path) not in text
+
+
 def test_one_report_is_one_task(tmp_path: Path) -> None:
     write_run(tmp_path / "a", task_of("gdpfed"))
     for name, changed, words in (
@@ -229,6 +258,8 @@ def test_a_bad_record_is_refused(tmp_path: Path) -> None:
     for records, words in (
         ([], "at least one record"),
         (good[:9], "a record of round 10"),
+        ([*good[:9], {**good[9], "epsilons": [0.1, 0.1, 0.1]}], "what its plan says"),
+        ([*good[:9], {**good[9], "epsilons": [None, None, None]}], "what its plan says"),
         ([*good, good[-1]], "rising rounds"),
         ([good[1], good[0], good[9]], "rising rounds"),
         ([*good, {**good[9], "round": 11}], "rising rounds up to 10"),

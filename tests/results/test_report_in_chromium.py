@@ -199,7 +199,7 @@ def test_schemes_follow_the_system_and_the_button(browser: webdriver.Chrome, pag
     browser.find_element(By.TAG_NAME, "body")
     assert background(browser) == light
     shown = "return [...document.querySelectorAll('nav, #theme, .stamp')].map((e) => getComputedStyle(e).display)"
-    assert browser.execute_script(shown) == ["none", "none", "block"]
+    assert browser.execute_script(shown) == ["block", "none", "none"]
     browser.execute_script("localStorage.clear()")
     pdf = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
     assert len(pdf) > 50_000

@@ -54,7 +54,7 @@ def report_runs(
     content = text.encode()
     write_whole(out, content)
     console().print(
-        f"{out}: {data.title}, {len(data.methods)} methods, {data.num_runs} runs, {len(content) / 1000:,.0f} kB; "
+        f"{out}: {data.title}, methods: {len(data.methods)}, runs: {data.num_runs}, {len(content) / 1000:,.0f} kB; "
         f"{data.stamp}",
         soft_wrap=True,
     )

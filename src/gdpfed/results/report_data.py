@@ -108,12 +108,13 @@ class Method:
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds that every counted run evaluated."""
-        common = set.intersection(*({record.round_number for record in run.records} for run in self.counted))
-        return tuple(sorted(common))
+        """The rounds that every counted run evaluated; where there is none, those of the run with most."""
+        evaluated = [{record.round_number for record in run.records} for run in self.counted]
+        common = set.intersection(*evaluated)
+        return tuple(sorted(common if common else max(evaluated, key=len)))
 
     def accuracies_at(self, round_number: int) -> tuple[float, ...]:
-        """Of every counted run."""
+        """Of every counted run that evaluated this round."""
         return tuple(
             record.accuracy for run in self.counted for record in run.records if record.round_number == round_number
         )

@@ -157,8 +157,8 @@ def small_multiples(data: ReportData) -> str:
         body += "</g>"
         chart = draw.svg(body, width=width, height=height, title=f"Accuracy of {method.label} against rounds")
         panels += (
-            f'<div class="panel"><h4 class="{colour}">{draw.key(marker)}<span class="t">'
-            f"{draw.escape(method.label)}</span><b>{method.mean:.1f}</b></h4>{chart}</div>"
+            f'<div class="panel"><h3 class="{colour}">{draw.key(marker)}<span class="t">'
+            f"{draw.escape(method.label)}</span><b>{method.mean:.1f}</b></h3>{chart}</div>"
         )
     # As many in a row as leave the last row fullest.
     in_a_row = min((3, 4, 5), key=lambda number: (-len(data.methods) % number, number))

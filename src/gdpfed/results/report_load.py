@@ -125,11 +125,10 @@ def _check_one_task(runs: Sequence[RunFolder]) -> None:
                 )
 
 
-def _promised(task: Task) -> list[tuple[float, float]]:
+def _promised(task: Task) -> bytes:
     """What the clients ask for, in any order; a delta that is not stated is below all others."""
-    return sorted(
-        zip(task.budgets.epsilons.tolist(), np.nan_to_num(task.budgets.deltas, nan=-1.0).tolist(), strict=True)
-    )
+    asked = np.stack([task.budgets.epsilons, np.nan_to_num(task.budgets.deltas, nan=-1.0)])
+    return asked[:, np.lexsort(asked)].tobytes()
 
 
 def _training(task: Task) -> Any:
@@ -194,6 +193,11 @@ def _result(run: RunFolder, facts: dict[str, Any]) -> RunResult:
             f"expected a record of round {run.plan.num_rounds} in {name!r}, which is finished, got {rounds[-1]} as the "
             f"last: records.jsonl is damaged"
         )
+    if run.is_finished and not _agrees(records[-1], run.plan):
+        raise InputError(
+            f"expected the last record of {name!r} to have spent what its plan says, got other epsilons: "
+            f"records.jsonl or plan.toml was edited"
+        )
     return RunResult(
         folder=name,
         seed=run.seed,
@@ -201,6 +205,13 @@ def _result(run: RunFolder, facts: dict[str, Any]) -> RunResult:
         rounds_done=max(rounds[-1], _last_timed_round(run)),
         records=records,
         versions=tuple((key, str(facts[key])) for key in _SOFTWARE if key in facts),
+    )
+
+
+def _agrees(record: Record, plan: Plan) -> bool:
+    return all(
+        math.isclose(spent, group.epsilon_release, rel_tol=1e-6)
+        for spent, group in zip(record.epsilons, plan.groups, strict=True)
     )
 
 

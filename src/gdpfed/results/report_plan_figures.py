@@ -142,7 +142,7 @@ def budget_stairs(data: ReportData) -> str:
         names = ", ".join(method.label for method in methods)
         wasted = methods[0].plan.mean_waste
         told = f"{wasted:.2f} unused a client" if wasted else "nothing unused"
-        panels += f'<div class="panel"><h4><span class="t">{draw.escape(names)}</span><b>{told}</b></h4>{chart}</div>'
+        panels += f'<div class="panel"><h3><span class="t">{draw.escape(names)}</span><b>{told}</b></h3>{chart}</div>'
     return f'<div class="panels stairs">{panels}</div>'
 
 
@@ -199,7 +199,7 @@ def mechanism_panels(data: ReportData) -> str:
     )
     private = [method for method in data.methods if method.plan.is_private]
     return "".join(
-        f'<div class="panel"><h4>{title}<span>{told}</span></h4>{_dots(private, title, value, unit)}</div>'
+        f'<div class="panel"><h3>{title}<span>{told}</span></h3>{_dots(private, title, value, unit)}</div>'
         for title, told, value, unit in measures
     )
 
@@ -271,7 +271,7 @@ def cohorts(method: Method) -> str:
         chart = draw.svg(body, width=width, height=height, title=f"Clients of {group.name} in each recorded round")
         told = f"planned {group.expected_cohort:.1f}, mean {mean:.1f}"
         panels += (
-            f'<div class="panel"><h4><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h4>{chart}</div>'
+            f'<div class="panel"><h3><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h3>{chart}</div>'
         )
     return f'<div class="panels three">{panels}</div>'
 
@@ -310,6 +310,6 @@ def spending_panels(method: Method) -> str:
         chart = draw.svg(body, width=width, height=height, title=f"Release epsilon of {group.name} against rounds")
         told = f"spent {rounded_up(spent[-1])}"
         panels += (
-            f'<div class="panel"><h4><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h4>{chart}</div>'
+            f'<div class="panel"><h3><span class="t">{draw.escape(group.name)}</span><b>{told}</b></h3>{chart}</div>'
         )
     return f'<div class="panels three">{panels}</div>'
