@@ -110,8 +110,8 @@ class Method:
     def rounds(self) -> tuple[int, ...]:
         """The rounds that every counted run evaluated; where there is none, those of the run with most."""
         evaluated = [{record.round_number for record in run.records} for run in self.counted]
-        common = set.intersection(*evaluated)
-        return tuple(sorted(common if common else max(evaluated, key=len)))
+        shared: set[int] = set.intersection(*evaluated) or max(evaluated, key=len)
+        return tuple(sorted(shared))
 
     def accuracies_at(self, round_number: int) -> tuple[float, ...]:
         """Of every counted run that evaluated this round."""
