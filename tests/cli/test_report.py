@@ -127,6 +127,14 @@ def test_plot_writes_the_figures(runs: str, tmp_path: Path, capsys: pytest.Captu
     assert "got 'gif'" in err
 
 
+def test_finished_runs_need_no_torch() -> None:
+    code = (
+        "import sys\nfrom gdpfed.results import report_html, report_load, report_plots, report_text\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules), 'imported too much'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
 def test_small_and_quick(tmp_path: Path) -> None:
     """Six methods, three seeds, a record for each of 100 rounds: under 2 MB, and under 5 s of processor time."""
     folder = write_runs(tmp_path / "runs", num_rounds=100)

@@ -21,7 +21,7 @@ def _need_torch() -> None:
     try:
         import torch  # noqa: F401 - only to see that it is there
     except ModuleNotFoundError:
-        raise MissingExtraError(package="torch", extra="torch", purpose="reading runs") from None
+        raise MissingExtraError(package="torch", extra="torch", purpose="what an unfinished run has spent") from None
 
 
 def report_runs(
@@ -38,7 +38,8 @@ def report_runs(
     kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
     if out is None and kind == "html":
         out = Path("report.html")
-    _need_torch()
+    if partial:
+        _need_torch()
     from gdpfed.results.report_html import report_html
     from gdpfed.results.report_load import load_report
     from gdpfed.results.report_text import report_json, report_markdown
@@ -81,7 +82,8 @@ def plot_runs(
     partial: Partial = False,
 ) -> None:
     """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
-    _need_torch()
+    if partial:
+        _need_torch()
     from gdpfed.results.report_load import load_report
     from gdpfed.results.report_plots import report_figures, write_figures
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.adversaries import ServerView, server_view
-from gdpfed.runs.folder import STAMP
-from gdpfed.runs.simulate import spent_so_far
+from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task
 
 __all__ = ["Cost", "Method", "Record", "ReportData", "RunResult"]
@@ -135,6 +134,9 @@ class Method:
                 Cost(group=group, release=group.epsilon_release, server=plan.server_view(group))
                 for group in plan.groups
             )
+        # Only here, because it needs torch: finished runs are reported without.
+        from gdpfed.runs.simulate import spent_so_far
+
         return tuple(
             Cost(
                 group=group,

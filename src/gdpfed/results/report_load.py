@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,43 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml, plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.results.report_data import Method, Record, ReportData, RunResult
-from gdpfed.runs.folder import RunFolder
 from gdpfed.tasks.task import Task, load_task
 
 __all__ = ["load_report"]
 
 _SOFTWARE = ("gdpfed", "python", "torch", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Folder:
+    """A run folder as `gdpfed.runs.folder` writes it, read without what training needs."""
+
+    path: Path
+    task: Task
+    plan: Plan
+    seed: int
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "model.safetensors").is_file()
+
+    def records(self) -> list[Any]:
+        """All records; a line that was cut off by a kill is not one."""
+        return _lines(self.path / "records.jsonl")
+
+
+def _lines(path: Path) -> list[Any]:
+    found = []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
 
 
 def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
@@ -45,7 +77,7 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
                 f"expected finished runs, got {result.folder!r}, which has done {result.rounds_done} rounds: gdpfed "
                 f"resume {result.folder}, or --partial to report it as unfinished"
             )
-    by_plan: dict[tuple[str, PlanSettings], list[tuple[RunFolder, RunResult]]] = {}
+    by_plan: dict[tuple[str, PlanSettings], list[tuple[_Folder, RunResult]]] = {}
     for (run, _), result in zip(opened, results, strict=True):
         by_plan.setdefault((plan_hash(run.plan), run.task.settings), []).append((run, result))
     labels = _labels(list(by_plan))
@@ -71,7 +103,7 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
     )
 
 
-def _open_all(paths: Sequence[Path]) -> list[tuple[RunFolder, dict[str, Any]]]:
+def _open_all(paths: Sequence[Path]) -> list[tuple[_Folder, dict[str, Any]]]:
     folders: list[Path] = []
     for path in paths:
         inside = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
@@ -91,7 +123,7 @@ def _open_all(paths: Sequence[Path]) -> list[tuple[RunFolder, dict[str, Any]]]:
         if text not in verified:
             verified[text] = plan_from_toml(text, source=str(folder / "plan.toml"))
         task = load_task(str(folder / "run.toml"))
-        opened.append((RunFolder(path=folder, task=task, plan=verified[text], seed=facts["seed"]), facts))
+        opened.append((_Folder(path=folder, task=task, plan=verified[text], seed=facts["seed"]), facts))
     return opened
 
 
@@ -108,7 +140,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _check_one_task(runs: Sequence[RunFolder]) -> None:
+def _check_one_task(runs: Sequence[_Folder]) -> None:
     first = runs[0]
     for run in runs[1:]:
         for what, of_first, of_run in (
@@ -177,7 +209,7 @@ def _rank(label: str) -> tuple[int, str]:
     return (list(METHODS).index(name) if name in METHODS else len(METHODS), label)
 
 
-def _result(run: RunFolder, facts: dict[str, Any]) -> RunResult:
+def _result(run: _Folder, facts: dict[str, Any]) -> RunResult:
     name = run.path.name
     records = tuple(
         _record(content, groups=len(run.plan.groups), where=f"line {number} of {str(run.path / 'records.jsonl')!r}")
@@ -215,19 +247,14 @@ def _agrees(record: Record, plan: Plan) -> bool:
     )
 
 
-def _last_timed_round(run: RunFolder) -> int:
+def _last_timed_round(run: _Folder) -> int:
     """Rounds between evaluations are only in timing.jsonl; a run without it counts as one evaluation further."""
     path = run.path / "timing.jsonl"
     if not path.is_file():
         records = run.records()
         return min(records[-1]["round"] + run.task.training.evaluate_every, run.plan.num_rounds) if records else 0
-    last = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            last = max(last, int(json.loads(line)["round"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return min(last, run.plan.num_rounds)
+    rounds = [line.get("round", 0) for line in _lines(path) if isinstance(line, dict)]
+    return min(max((number for number in rounds if isinstance(number, int)), default=0), run.plan.num_rounds)
 
 
 def _record(content: Any, *, groups: int, where: str) -> Record:
