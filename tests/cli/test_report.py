@@ -11,7 +11,7 @@ import pytest
 
 from gdpfed.runs.folder import STAMP
 from tests.cli.test_cli import call
-from tests.results.synthetic import records_of, task_of, write_records, write_run, write_runs
+from tests.results.synthetic import QUICK_SIX, records_of, task_of, write_records, write_run, write_runs
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_finished_runs_need_no_torch() -> None:
 
 def test_small_and_quick(tmp_path: Path) -> None:
     """Six methods, three seeds, a record for each of 100 rounds: under 2 MB, and under 5 s of processor time."""
-    folder = write_runs(tmp_path / "runs", num_rounds=100)
+    folder = write_runs(tmp_path / "runs", methods=QUICK_SIX, num_rounds=100)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", "from gdpfed.cli import main; main()", "report", str(folder), "-o", "report.html"],

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 
 from gdpfed.results.report_html import report_html
 from gdpfed.results.report_load import load_report
-from tests.results.synthetic import write_runs
+from tests.results.synthetic import QUICK_SIX, write_runs
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
 SCHEMES = ("light", "dark")
@@ -104,7 +104,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     path = folder / "report.html"
-    path.write_text(report_html(load_report([write_runs(folder / "runs")])))
+    path.write_text(report_html(load_report([write_runs(folder / "runs", methods=QUICK_SIX)])))
     return path.as_uri()
 
 
