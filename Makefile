@@ -19,6 +19,7 @@ test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	tools/chromium.sh
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
 
 format: $(VENV)/test-ready

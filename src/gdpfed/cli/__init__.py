@@ -14,6 +14,7 @@ from gdpfed import __version__
 from gdpfed.cli.account import account
 from gdpfed.cli.data import data_app
 from gdpfed.cli.plan import plan_app, verify
+from gdpfed.cli.report import plot_runs, report_runs
 from gdpfed.cli.reproduce import reproduce_app
 from gdpfed.cli.train import compare_runs, resume_run, show_runs, train_run
 from gdpfed.errors import GdpfedError
@@ -33,6 +34,8 @@ app.command("train")(train_run)
 app.command("compare")(compare_runs)
 app.command("resume")(resume_run)
 app.command("show")(show_runs)
+app.command("report")(report_runs)
+app.command("plot")(plot_runs)
 app.add_typer(data_app, name="data")
 app.command()(verify)
 app.command()(account)

@@ -8,7 +8,6 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from decimal import ROUND_CEILING, Decimal, localcontext
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.table import Table
 from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
+from gdpfed.results.rounding import rounded_up
 
 __all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
 
@@ -38,14 +38,6 @@ def print_json(content: Any) -> None:
 def finite(value: float) -> float | None:
     """JSON has no infinity: no bound is null."""
     return None if math.isinf(value) else value
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """A cost, never understated: 0.49991 is 0.5000 at four digits."""
-    if math.isinf(value):
-        return "infinite"
-    with localcontext(prec=400):
-        return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Table:

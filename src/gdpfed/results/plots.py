@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gdpfed.results.runs import Curve
     from gdpfed.results.without_training import SweepLine
 
-__all__ = ["plot_curves", "plot_methods", "plot_sampling_sweep", "save_figure"]
+__all__ = ["paper_style", "plot_curves", "plot_methods", "plot_sampling_sweep", "save_figure"]
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 _DASHES = ("-", "--", "-.", ":")
@@ -43,6 +43,10 @@ def _style() -> Iterator[None]:
         raise MissingExtraError(package="matplotlib", extra="plots", purpose="drawing a picture") from None
     with matplotlib.rc_context(_STYLE):
         yield
+
+
+# For figures that are drawn elsewhere.
+paper_style = _style
 
 
 def save_figure(figure: "Figure", path: str | Path) -> Path:

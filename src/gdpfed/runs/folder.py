@@ -37,12 +37,11 @@ import gdpfed
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
+from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, load_task, task_to_toml
 from gdpfed.training.rounds import TrainingState
 
 __all__ = ["STAMP", "RunFolder", "create_run", "open_run"]
-
-STAMP = "simulation: not a private release (seeded noise, data in one place)"
 
 
 @contextmanager

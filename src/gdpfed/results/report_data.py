@@ -1,0 +1,199 @@
+"""What a report is made of: records, runs, methods, and what they cost.
+
+Place: `report_load` fills it; page, text and pictures are made of it. Costs are those of the verified plan; of an
+unfinished run, the bound for the rounds that it has done.
+
+Guarantees (tests of the same name):
+  the_stamp_cannot_be_removed    whatever a run folder says.
+  what_an_unfinished_run_spent   covers every round that was done, recorded or not.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from gdpfed.planning.plan import Group, Plan
+from gdpfed.privacy.adversaries import ServerView, server_view
+from gdpfed.runs.stamp import STAMP
+from gdpfed.tasks.task import Task
+
+__all__ = ["Cost", "Method", "Record", "ReportData", "RunResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One evaluated round; ``cohort`` has a count for each group."""
+
+    round_number: int
+    accuracy: float
+    loss: float
+    epsilons: tuple[float, ...]
+    cohort: tuple[int, ...]
+    clipped: int
+    dropped: int
+    update_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """One run folder, read and checked."""
+
+    folder: str
+    seed: int
+    is_finished: bool
+    rounds_done: int
+    records: tuple[Record, ...]
+    versions: tuple[tuple[str, str], ...]
+
+    @property
+    def last(self) -> Record:
+        """The last evaluation."""
+        return self.records[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a group was promised, and what was spent: against whoever sees the released models, and the server."""
+
+    group: Group
+    release: float
+    server: ServerView
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether the release cost is within the budget; false where nothing was promised."""
+        return self.group.is_private and self.release <= self.group.epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """All runs of one plan: one for each seed. ``place`` decides colour, dash and marker."""
+
+    label: str
+    place: int
+    plan: Plan
+    plan_hash: str
+    run_toml: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether at least one run is finished; otherwise its numbers are those of the last evaluations."""
+        return any(run.is_finished for run in self.runs)
+
+    @property
+    def counted(self) -> tuple[RunResult, ...]:
+        """The finished runs, or all where none is."""
+        return tuple(run for run in self.runs if run.is_finished) or self.runs
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """The last accuracy of each counted run."""
+        return tuple(run.last.accuracy for run in self.counted)
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def std(self) -> float | None:
+        """Over seeds; None for one."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    @property
+    def loss(self) -> float:
+        """The mean last loss over seeds."""
+        return statistics.fmean(run.last.loss for run in self.counted)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The rounds that every counted run evaluated; where there is none, those of the run with most."""
+        evaluated = [{record.round_number for record in run.records} for run in self.counted]
+        shared: set[int] = set.intersection(*evaluated) or max(evaluated, key=len)
+        return tuple(sorted(shared))
+
+    def accuracies_at(self, round_number: int) -> tuple[float, ...]:
+        """Of every counted run that evaluated this round."""
+        return tuple(
+            record.accuracy for run in self.counted for record in run.records if record.round_number == round_number
+        )
+
+    @property
+    def clipped_share(self) -> float:
+        """Of all updates in the recorded rounds of all runs, those that the clip norm shortened."""
+        updates = sum(sum(record.cohort) for run in self.runs for record in run.records)
+        return sum(record.clipped for run in self.runs for record in run.records) / updates if updates else 0.0
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """For each group; where no run is finished, a bound for the rounds that were done."""
+        plan = self.plan
+        rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
+        if rounds == plan.num_rounds:
+            return tuple(
+                Cost(group=group, release=group.epsilon_release, server=plan.server_view(group))
+                for group in plan.groups
+            )
+        # Only here, because it needs torch: finished runs are reported without.
+        from gdpfed.runs.simulate import spent_so_far
+
+        return tuple(
+            Cost(
+                group=group,
+                release=release,
+                server=server_view(
+                    noise_multiplier=group.noise_multiplier,
+                    sampling_rate=group.sampling_rate,
+                    num_rounds=rounds,
+                    delta=group.delta,
+                    max_participations=plan.max_participations,
+                ),
+            )
+            for group, release in zip(plan.groups, spent_so_far(plan, rounds), strict=True)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReportData:
+    """A task and its methods, the most accurate first."""
+
+    title: str
+    task: Task
+    methods: tuple[Method, ...]
+
+    @property
+    def stamp(self) -> str:
+        """What every output says; no file can take it away."""
+        return STAMP
+
+    @property
+    def headline(self) -> Method:
+        """The most accurate method with privacy; finished before unfinished; without privacy only if there is no
+        other."""
+        return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds of all methods."""
+        return tuple(sorted({run.seed for method in self.methods for run in method.runs}))
+
+    @property
+    def unfinished(self) -> tuple[RunResult, ...]:
+        """Runs that were reported only because that was asked for."""
+        return tuple(run for method in self.methods for run in method.runs if not run.is_finished)
+
+    @property
+    def software(self) -> tuple[str, ...]:
+        """What ran, each combination once."""
+        return tuple(
+            dict.fromkeys(
+                ", ".join(f"{name} {version}" for name, version in run.versions)
+                for method in self.methods
+                for run in method.runs
+            )
+        )
+
+    @property
+    def num_runs(self) -> int:
+        """All of them."""
+        return sum(len(method.runs) for method in self.methods)

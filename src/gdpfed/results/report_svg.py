@@ -1,0 +1,234 @@
+"""Small pieces of SVG: scales, axes, lines, points that can be pointed at.
+
+Place: below the figures of a report. No dependency: a figure is text, its colours are CSS variables of the page, so
+that one figure serves a light and a dark page. Every point carries its value as an SVG title: a pointer, a keyboard
+and a screen reader find it, with or without scripts.
+
+Guarantees (tests of the same name):
+  text_in_figures_is_escaped     nothing that comes from a file can become markup.
+  ticks_are_round_numbers        inside the range, evenly spaced, one to eight of them.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = [
+    "DASHES",
+    "MARKERS",
+    "NUM_COLOURS",
+    "NUM_GROUP_COLOURS",
+    "Frame",
+    "Scale",
+    "area",
+    "escape",
+    "key",
+    "line",
+    "log_ticks",
+    "marker_symbols",
+    "path",
+    "point",
+    "pushed_apart",
+    "row_label",
+    "svg",
+    "text",
+    "tick_label",
+    "ticks",
+]
+
+# A method's place chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
+# without colours.
+NUM_COLOURS, NUM_GROUP_COLOURS = 10, 6
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "5 2 1 2 1 2", "", "4 4", "", "1 2 6 2")
+MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus", "cross", "ring", "star", "box")
+_SHAPES = {
+    "circle": '<circle r="4"/>',
+    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
+    "triangle": '<path d="M0-4.8 4.6 3.4h-9.2z"/>',
+    "diamond": '<path d="M0-5.2 5.2 0 0 5.2-5.2 0z"/>',
+    "down": '<path d="M0 4.8-4.6-3.4h9.2z"/>',
+    "plus": '<path d="M-1.5-4.8h3v3.3h3.3v3h-3.3v3.3h-3v-3.3h-3.3v-3h3.3z"/>',
+    "cross": '<path d="M-4.5-2.7-2.7-4.5 0-1.8 2.7-4.5 4.5-2.7 1.8 0 4.5 2.7 2.7 4.5 0 1.8-2.7 4.5-4.5 2.7-1.8 0z"/>',
+    "ring": '<circle r="3.4" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
+    "star": '<path d="M0-5.6 1.6-1.8 5.4-1.8 2.4.9 3.4 4.8 0 2.5-3.4 4.8-2.4.9-5.4-1.8-1.6-1.8z"/>',
+    "box": '<path d="M-3.2-3.2h6.4v6.4h-6.4z" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
+    "bar": '<path d="M-1.5-9h3v18h-3z"/>',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """From values to pixels, linear or logarithmic; a span of zero becomes one around its value."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Where a value is drawn."""
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(max(value, 1e-300))
+        if high <= low:
+            low, high = low - 0.5, low + 0.5
+        return self.start + (at - low) / (high - low) * (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The drawing area and its two scales."""
+
+    x: Scale
+    y: Scale
+
+    def horizontal_grid(self, values: Iterable[float], *, labels: bool = True) -> str:
+        """Lines at these heights, with their values at the left."""
+        made = ""
+        for value in values:
+            at = self.y(value)
+            made += f'<path class="grid" d="M{self.x.start:.1f} {at:.1f}H{self.x.end:.1f}"/>'
+            if labels:
+                made += text(self.x.start - 8, at + 4, tick_label(value), anchor="end", kind="tick")
+        return made
+
+    def vertical_grid(self, values: Iterable[float]) -> str:
+        """Lines at these places, with their values below."""
+        made = ""
+        bottom, top = max(self.y.start, self.y.end), min(self.y.start, self.y.end)
+        for value in values:
+            at = self.x(value)
+            made += f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
+            made += text(at, bottom + 18, tick_label(value), anchor="middle", kind="tick")
+        return made
+
+    def bottom_labels(self, values: Iterable[float]) -> str:
+        """Values below the area, without lines."""
+        bottom = max(self.y.start, self.y.end)
+        return "".join(text(self.x(value), bottom + 18, tick_label(value), anchor="middle") for value in values)
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round numbers from ``low`` to ``high``."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(1, wanted)
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)] or [low]
+
+
+def log_ticks(low: float, high: float, *, fine: bool = False) -> list[float]:
+    """Powers of ten, and where there is room twice and five times them; never none."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5),) if fine else ((1,), (1, 2, 5)):
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        if inside := [value for value in found if low <= value <= high]:
+            return inside
+    return [low]
+
+
+def tick_label(value: float) -> str:
+    """Short, without an exponent where it is readable without."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.0e}"
+    return f"{value:,.10f}".rstrip("0").rstrip(".") if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "tick", style: str = "") -> str:
+    """A line of text; ``kind`` is a class of the page's style."""
+    extra = f' style="{style}"' if style else ""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(words)}</text>'
+
+
+def row_label(x: float, y: float, words: str, *, room: float, kind: str) -> str:
+    """The name of a row; one that is too long for its room has what is in brackets on a second line."""
+    if 7.2 * len(words) <= room:
+        return text(x, y + 4.5, words, kind=kind)
+    name, _, details = words.partition(" (")
+    return text(x, y - 2, _cut(name, room / 7.2), kind=kind) + (
+        text(x, y + 12, _cut(details.removesuffix(")"), room / 6.1)) if details else ""
+    )
+
+
+def _cut(words: str, most: float) -> str:
+    return words if len(words) <= most else words[: int(most) - 1] + "…"
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """The ``d`` of a line through these points."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def line(points: Sequence[tuple[float, float]], *, kind: str, dash: str = "", style: str = "") -> str:
+    """A line through these points."""
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    styled = f' style="{style}"' if style else ""
+    return f'<path class="{kind}" d="{path(points)}"{dashed}{styled}/>'
+
+
+def area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], *, kind: str) -> str:
+    """Between two lines over the same places."""
+    return f'<path class="{kind}" d="{path([*upper, *reversed(lower)])}Z"/>'
+
+
+def point(x: float, y: float, *, marker: str, label: str, style: str = "", first: bool = False, kind: str = "") -> str:
+    """A marker with a value. The first of a series is reached by Tab, the others from there by the arrow keys."""
+    styled = f' style="{style}"' if style else ""
+    return (
+        f'<g class="{f"p {kind}".strip()}" transform="translate({x:.1f} {y:.1f})" tabindex="{0 if first else -1}" '
+        f'role="img"{styled}><title>{escape(label)}</title><circle class="hit" r="9"/><use href="#m-{marker}"/></g>'
+    )
+
+
+def key(marker: str, *, dash: str | None = None, style: str = "") -> str:
+    """A swatch for a legend; decoration, the name stands beside it."""
+    stroke = ""
+    if dash is not None:
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        stroke = f'<path class="line" d="M1 8H33"{dashed}/>'
+    width = 18 if dash is None else 34
+    return (
+        f'<svg class="key" viewBox="0 0 {width} 16" width="{width}" height="16" aria-hidden="true" style="{style}">'
+        f'{stroke}<use href="#m-{marker}" x="{width / 2:g}" y="8"/></svg>'
+    )
+
+
+def svg(body: str, *, width: float, height: float, title: str, kind: str = "") -> str:
+    """A figure with its name for whoever does not see it."""
+    return (
+        f'<svg class="chart {kind}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
+        f'aria-label="{escape(title)}">{body}</svg>'
+    )
+
+
+def marker_symbols() -> str:
+    """All markers, once for the whole page."""
+    made = "".join(
+        f'<symbol id="m-{name}" viewBox="-10 -10 20 20" width="20" height="20" x="-10" y="-10" '
+        f'overflow="visible"><g fill="currentColor">{shape}</g></symbol>'
+        for name, shape in _SHAPES.items()
+    )
+    hatch = (
+        '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="2" height="6" fill="var(--warn)"/></pattern>'
+    )
+    return f'<svg class="symbols" aria-hidden="true"><defs>{made}{hatch}</defs></svg>'
+
+
+def pushed_apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Heights near the wanted ones, at least ``gap`` apart, within the range where it is long enough."""
+    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    placed = [0.0] * len(wanted)
+    floor = -math.inf
+    for place in order:
+        floor = placed[place] = max(wanted[place], floor + gap, low)
+    ceiling = max(high, low + gap * (len(wanted) - 1))
+    for place in reversed(order):
+        ceiling = placed[place] = min(placed[place], ceiling)
+        ceiling -= gap
+    return placed
