@@ -49,8 +49,14 @@ def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         by_label.update(dict(zip(labels, handles, strict=True)))
-    shown = {"frameon": False, "fontsize": 8, "ncols": min(3, len(by_label)), "loc": "outside lower center"}
-    figure.legend(list(by_label.values()), list(by_label), **shown)
+    figure.legend(
+        list(by_label.values()),
+        list(by_label),
+        loc="outside lower center",
+        ncols=min(3, len(by_label)),
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def plot_experiment(name: str, tables: Tables) -> "Figure":
