@@ -1,16 +1,17 @@
-"""Writes what a program can know of the documentation: `cli.md`, `results.md`, and the tables of `limits.md`.
+"""Writes what a program can know of the documentation: `cli.md`, `results.md` with its pictures, tables of `limits.md`.
 
 python docs/generate.py            write
 python docs/generate.py --check    exit code 1 if a file is not what would be written
 """
 
 import dataclasses
-import json
 import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from results_page import draw_pictures, markdown_table, results_page
 
 from gdpfed.cli.show import rounded_up
 from gdpfed.planning.methods import make_plan
@@ -19,10 +20,12 @@ from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
 from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
-from gdpfed.results.without_training import noise_table, sampling_table
+from gdpfed.results.experiments import EXPERIMENTS
 from gdpfed.tasks.task import PRESETS, load_task
 
 DOCS = Path(__file__).parent
+RECORDS = DOCS.parent / "reproduce" / "results"
+NOTES = DOCS.parent / "reproduce" / "notes"
 COMMANDS = [
     "",
     "plan",
@@ -32,6 +35,10 @@ COMMANDS = [
     "reproduce",
     "reproduce sampling",
     "reproduce noise",
+    "reproduce main",
+    "reproduce all",
+    "reproduce overhead",
+    "reproduce status",
     "train",
     "compare",
     "resume",
@@ -61,101 +68,13 @@ def help_text(command: str) -> str:
 
 def cli() -> str:
     """The page of all commands."""
-    parts = ["# Commands\n\nEvery command that prints a result has `--json`. An error is one line and exit code 2.\n"]
+    parts = [
+        "# Commands\n\nEvery command that prints a result has `--json`. An error is one line and exit code 2. "
+        f"The options of `gdpfed reproduce main` are also those of "
+        f"{', '.join(f'`{name}`' for name in EXPERIMENTS if name != 'main')}.\n"
+    ]
     parts += [f"## gdpfed {command}".rstrip() + f"\n\n```text\n{help_text(command)}\n```\n" for command in COMMANDS]
     return "\n".join(parts)
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |\n"
-
-
-def _joined(values: tuple[float, ...], digits: int) -> str:
-    return " ".join(f"{value:.{digits}f}" for value in values)
-
-
-def results() -> str:
-    """The paper's tables that need no training, beside ours."""
-    text = (
-        "# Results\n\nWritten by `docs/generate.py`; no number of a table is typed in. More tables are to come.\n\n"
-        "## Optimal sampling ratios (paper, Table I)\n\nIn percent, strictest group first: `gdpfed reproduce sampling`."
-        " Ours is the closed form; a numeric minimisation of the paper's Problem 1, phi* included, agrees to 1e-4. "
-        "*Objective* is how much larger Problem 1 is at the paper's ratios than at ours, relatively: it is so flat "
-        "that the paper's solver stopped early.\n\n"
-    )
-    head = ("data set", "epsilons", "q", "paper", "ours", "numeric", "difference", "objective")
-    text += _row(*head) + _row(*["---"] * len(head))
-    for ratio in sampling_table():
-        text += _row(
-            ratio.dataset,
-            " ".join(f"{epsilon:g}" for epsilon in ratio.epsilons),
-            f"{ratio.participation:g}",
-            _joined(ratio.paper, 2),
-            _joined(ratio.closed_form, 2),
-            _joined(ratio.numeric, 2),
-            " ".join(f"{difference:+.2f}" for difference in ratio.difference),
-            f"{ratio.objective_gap:+.0e}",
-        )
-    text += (
-        "\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
-        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the "
-        "paper prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a "
-        "plain mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all "
-        "methods ([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
-    )
-    head = ("data set", "method", "accountant", "paper", "ours", "differs", "paper Lambda", "ours", "differs")
-    text += _row(*head, "at equal step") + _row(*["---"] * (len(head) + 1))
-    for noise in noise_table():
-        difference, magnitude = noise.largest_difference, noise.magnitude_difference
-        text += _row(
-            noise.dataset,
-            noise.method,
-            noise.accountant,
-            "not printed" if noise.paper_variances is None else _joined(noise.paper_variances, 2),
-            _joined(noise.noise_variances, 3),
-            "" if difference is None else f"{100 * difference:+.1f} %",
-            "not printed" if noise.paper_magnitude is None else f"{noise.paper_magnitude:.2f}",
-            f"{noise.magnitude:.3f}",
-            "" if magnitude is None else f"{100 * magnitude:+.1f} %",
-            f"{noise.at_equal_step:.3f}",
-        )
-    return text
-
-
-def trained() -> str:
-    """What was trained, from the records in reproduce/results/."""
-    records = json.loads((DOCS.parent / "reproduce" / "results" / "fmnist.json").read_text(encoding="utf-8"))
-    rows = []
-    for result in records["results"]:
-        name = f"{result['method']}, {result['weights']} weights" if result["weights"] else result["method"]
-        paper = None if result["weights"] else result["paper"]
-        spread = "" if result["std"] is None else f" ± {result['std']:.2f}"
-        rows.append(
-            (
-                name,
-                "not printed" if paper is None else f"{paper:.2f}",
-                f"{result['mean']:.2f}{spread}",
-                "" if paper is None else f"{result['mean'] - paper:+.2f}",
-                " ".join(f"{accuracy:.2f}" for accuracy in result["accuracies"]),
-            )
-        )
-    return (
-        "\n## Accuracy on FMNIST (paper, main table)\n\nTest accuracy in percent after 50 rounds, three seeds, the "
-        "paper's budgets, noise calibrated by RDP as in the paper. Simulations. "
-        "`gdpfed compare fmnist --accountant rdp --seeds 3`. The paper prints no sizes for its CNN; ours has two 5x5 "
-        "convolutions of 16 and 32 channels and the output layer, 18,378 parameters. It is the second of two that were "
-        "tried: taken because fedavg, on the test set with seed 1, came nearer to the paper's 78.96 than with the "
-        "CNN with a dense layer. That seed is one of the three below, so fedavg's own row is not independent of the "
-        "choice. With the paper's weights gdpfed moves a third of a step a round and gdpfed+ half of one, dp-fedavg a "
-        "whole one; runs with `inverse-variance` weights were not made. Why pfa is 5 points below the paper "
-        "is not known.\n\n"
-        + _table(("method", "paper", "ours", "difference", "seeds 1, 2, 3"), rows)
-        + "\n![Accuracy against rounds on FMNIST](img/fmnist.png)\n"
-    )
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*row) for row in rows)
 
 
 def _fmnist(method: str, **changes: object) -> Plan:
@@ -189,7 +108,9 @@ def theorem_one_table() -> str:
                     f"{rounded_up(spent, 2)} {verdict}".strip(),
                 )
             )
-    return _table(("data set", "budget", "Theorem 1's sigma^2", "needed (PLD)", "true epsilon of Theorem 1"), rows)
+    return markdown_table(
+        ("data set", "budget", "Theorem 1's sigma^2", "needed (PLD)", "true epsilon of Theorem 1"), rows
+    )
 
 
 def fixed_size_table() -> str:
@@ -202,7 +123,7 @@ def fixed_size_table() -> str:
                 (accountant, f"{group.epsilon:g}", f"{group.noise_multiplier**2:.3f}",
                  f"{math.floor(100 * epsilon_of(halved, delta=group.delta)) / 100:.2f}")
             )  # fmt: skip
-    return _table(("calibrated by", "FMNIST budget", "sigma^2", "true epsilon, fixed size, at least"), rows)
+    return markdown_table(("calibrated by", "FMNIST budget", "sigma^2", "true epsilon, fixed size, at least"), rows)
 
 
 def server_table() -> str:
@@ -224,7 +145,7 @@ def server_table() -> str:
                 )
             )
     head = ("gdpfed+ (PLD)", "budget", "release", "server, mean (participations)", "99th percentile", "most")
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def person_table() -> str:
@@ -243,7 +164,7 @@ def person_table() -> str:
         added = math.fsum(group.epsilon for group in held)
         where = "the same group" if len({group.name for group in held}) == 1 else "two groups"
         rows.append((" and ".join(f"{group.epsilon:g}" for group in held), where, f"{added:g}", rounded_up(spent, 2)))
-    return _table(("budgets of the two clients", "in", "the paper's sum", "epsilon at the same delta"), rows)
+    return markdown_table(("budgets of the two clients", "in", "the paper's sum", "epsilon at the same delta"), rows)
 
 
 def noise_scales_table() -> str:
@@ -259,13 +180,15 @@ def noise_scales_table() -> str:
         )
         for plan in plans
     ]
-    return _table(("FMNIST (RDP)", "Lambda, the paper's way", "step", "noise at equal step", "signal-to-noise"), rows)
+    return markdown_table(
+        ("FMNIST (RDP)", "Lambda, the paper's way", "step", "noise at equal step", "signal-to-noise"), rows
+    )
 
 
 def topk_table() -> str:
     """What Top-k keeps of pure noise."""
     rows = [(f"{fraction:g}", f"{noise_energy_kept(fraction):.3f}") for fraction in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)]
-    return _table(("kept coordinates", "kept noise energy"), rows)
+    return markdown_table(("kept coordinates", "kept noise energy"), rows)
 
 
 def limits() -> str:
@@ -290,13 +213,15 @@ def limits() -> str:
 def main() -> int:
     """Writes, or checks, every page."""
     stale = []
-    for name, content in (("cli.md", cli()), ("results.md", results() + trained()), ("limits.md", limits())):
+    for name, content in (("cli.md", cli()), ("results.md", results_page(RECORDS, NOTES)), ("limits.md", limits())):
         path = DOCS / name
         if "--check" in sys.argv:
             if not path.is_file() or path.read_text(encoding="utf-8") != content:
                 stale.append(name)
         else:
             path.write_text(content, encoding="utf-8")
+    if "--check" not in sys.argv:
+        draw_pictures(RECORDS, DOCS / "img")
     if stale:
         sys.stderr.write(f"not what would be written: {', '.join(stale)}; run: make docs\n")
     return 1 if stale else 0

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -40,10 +41,11 @@ def test_killed_batch_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "out" / "runs"
+    before_all = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     begun = time.monotonic()
     first = subprocess.Popen([*COMMAND, *MAIN], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # Killed when two runs are finished and another is in the middle.
-    while time.monotonic() < begun + 170:
+    while time.monotonic() < begun + 500:
         finished = list(runs.glob("*/model.safetensors"))
         halfway = [
             path.parent
@@ -64,14 +66,15 @@ def test_killed_batch_goes_on(
     before = {path: path.stat().st_mtime_ns for path in runs.glob("*/model.safetensors")}
     assert len(before) < 11
 
-    second = subprocess.run([*COMMAND, *MAIN], env=environment(), capture_output=True, text=True, timeout=170)
+    second = subprocess.run([*COMMAND, *MAIN], env=environment(), capture_output=True, text=True, timeout=900)
     assert second.returncode == 0, second.stderr
     assert f"{11 - len(before)} of 11 runs to make" in second.stdout
     assert "11 of 11 runs done" in second.stdout
     assert "simulation: not a private release" in second.stdout
     assert "6 of 50 rounds" in second.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert time.monotonic() - begun < 180
+    # All of it within three minutes of one core, however busy the machine is.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime < before_all + 180
 
     # The run that was killed ends with the bytes of one that was not.
     from gdpfed.runs.folder import create_run, open_run
@@ -88,7 +91,7 @@ def test_killed_batch_goes_on(
     written = record.read_bytes()
     begun = time.monotonic()
     third = subprocess.run([*COMMAND, *MAIN, "--json"], env=environment(), capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20
     assert third.returncode == 0, third.stderr
     assert record.read_bytes() == written
     rows = {row["method"]: row for row in json.loads(third.stdout)["rows"]}

@@ -101,7 +101,7 @@ def test_differences_in_words() -> None:
     smoke = config_of(cells_of(EXPERIMENTS["main"], "cifar10", SMOKE)[0].task)
     assert differences(expected, expected) == []
     assert differences(smoke, expected) == [
-        "local_steps 2, not 5", "model_width 8, not 16", "2 of 100 rounds", "participation 0.02, not 0.1",
+        "local_steps 2, not 5", "model_width 8, not 16", "3 of 100 rounds", "participation 0.04, not 0.1",
     ]  # fmt: skip
 
 

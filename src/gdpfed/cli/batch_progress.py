@@ -126,7 +126,7 @@ def _lines(tracker: Tracker) -> Callable[[Event], None]:
 def _bars(tracker: Tracker) -> Iterator[Callable[[Event], None]]:
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-    with Progress(BarColumn(), TextColumn("{task.description}"), console=console()) as bars:
+    with Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=console()) as bars:
         overall = bars.add_task("starting", total=tracker.total)
         current: dict[int, TaskID] = {}
 

@@ -78,9 +78,9 @@ SMOKE = Scale(name="smoke")
 # Rounds, clients in a round, local steps, and other training settings, such that a run takes seconds.
 _SMOKE: Mapping[str, tuple[int, int, int, dict[str, Any]]] = {
     "fmnist": (6, 60, 5, {"dataset": "fmnist-mini"}),
-    "svhn": (3, 18, 2, {}),
-    "cifar10": (2, 12, 2, {"model_width": 8}),
-    "shakespeare": (3, 18, 2, {}),
+    "svhn": (6, 60, 2, {}),
+    "cifar10": (10, 60, 1, {"model_width": 8}),
+    "shakespeare": (8, 36, 2, {}),
 }
 
 
