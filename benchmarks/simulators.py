@@ -3,6 +3,7 @@
     python benchmarks/simulators.py [--repeats 3] [--rounds 5] [--only gdpfed,pfl]
     python benchmarks/simulators.py --check      the same mathematics? Without noise, the models must agree to 1e-4.
     python benchmarks/simulators.py --scaling    how gdpfed's time and memory grow with clients and with the cohort
+    python benchmarks/simulators.py --record benchmarks/results/simulators.json      for docs/benchmarks.md
 
 The work is the FMNIST preset's round (`peers/work.py`). Every contestant is a process of its own, pfl and Flower in
 environments of their own (.venv-pfl, .venv-flower: made on the first run, which downloads about 500 MB), all with the
@@ -202,8 +203,10 @@ def undisturbed(results: list[Any]) -> tuple[list[float], bool]:
     return (quiet, True) if len(quiet) >= ENOUGH_ROUNDS else ([seconds for seconds, _ in rounds], False)
 
 
-def compare(chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float, patience: float) -> None:
-    """Runs the contestants in turns and prints the table."""
+def compare(
+    chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float, patience: float, record: Path | None
+) -> None:
+    """Runs the contestants in turns, prints the table, and keeps its numbers."""
     results: dict[str, list[Any]] = {contestant.name: [] for contestant in chosen}
     failures: dict[str, str] = {}
     peak = matmul_peak()
@@ -223,6 +226,42 @@ def compare(chosen: list[Contestant], *, repeats: int, rounds: int, timeout: flo
             print(f"{repeat + 1}/{repeats} {contestant.name}: {so_far}", file=sys.stderr)
         peak = max(peak, matmul_peak())
     print_table(chosen, results, failures, peak)
+    if record is not None:
+        keep(record, chosen, results, failures, peak)
+
+
+def keep(
+    path: Path, chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float
+) -> None:
+    """The table's numbers as a small file."""
+    rows = []
+    for contestant in chosen:
+        name = contestant.name
+        if name in failures:
+            rows.append({"name": name, "not_run": failures[name]})
+            continue
+        seconds, quiet = undisturbed(results[name])
+        rows.append(
+            {
+                "name": name,
+                "rounds": len(seconds),
+                "seconds_per_round": round(statistics.median(seconds), 4),
+                "fastest": round(min(seconds), 4),
+                "quiet": quiet,
+                "startup_seconds": round(statistics.median(each["startup_seconds"] for each in results[name]), 1),
+                "peak_memory_mb": round(max(each["peak_memory_mb"] for each in results[name])),
+            }
+        )
+    content = {
+        "cores": CORES,
+        "versions": versions(chosen),
+        "clients_per_round": work.CLIENTS_PER_ROUND,
+        "gflop_per_round": round(work.floating_point_operations() / 1e9, 2),
+        "matmul_peak_gflop_per_second": round(peak / 1e9),
+        "contestants": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def print_table(chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float) -> None:
@@ -344,6 +383,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="contestants whose name begins with one of these, e.g. gdpfed,pfl")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
+    parser.add_argument("--record", type=Path, help="where to keep the table's numbers, as JSON")
     parser.add_argument("--check", action="store_true", help="compare results instead of times")
     parser.add_argument("--scaling", action="store_true", help="growth with clients and cohort instead of peers")
     given = parser.parse_args()
@@ -358,7 +398,14 @@ def main() -> None:
     elif given.check:
         sys.exit(0 if check(chosen, timeout=given.timeout) else 1)
     else:
-        compare(chosen, repeats=given.repeats, rounds=given.rounds, timeout=given.timeout, patience=given.patience)
+        compare(
+            chosen,
+            repeats=given.repeats,
+            rounds=given.rounds,
+            timeout=given.timeout,
+            patience=given.patience,
+            record=given.record,
+        )
 
 
 if __name__ == "__main__":
