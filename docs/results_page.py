@@ -23,6 +23,7 @@ __all__ = ["draw_pictures", "markdown_table", "results_page"]
 _PAPER_PLACES = {
     "main": "main table",
     "convergence": "convergence figure",
+    "steps": "none: ours, beside its main table",
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",

@@ -56,7 +56,7 @@ def test_two_batches_share_a_folder(tiny_file: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), str(tiny_file)]
     running = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    assert [process.wait(timeout=400) for process in running] == [0, 0]
     (run,) = (tmp_path / "out" / "runs").iterdir()
     # Each round was trained once.
     assert len((run / "timing.jsonl").read_text().splitlines()) == 6

@@ -80,7 +80,8 @@ class Tracker:
 
 def _described(job: PlannedJob) -> str:
     weights = f", {job.task.settings.weights}" if job.task.settings.weights else ""
-    return f"{job.task.title}, {job.task.settings.method}{weights}, seed {job.seed}"
+    purpose = f"{job.purpose}, " if job.purpose else ""
+    return f"{job.task.title}, {purpose}{job.task.settings.method}{weights}, seed {job.seed}"
 
 
 @contextmanager

@@ -120,7 +120,12 @@ def wanted_of(asked: Asked) -> list[tuple[Cell, Job]]:
             for cell in cells_of(EXPERIMENTS[name], dataset, asked.scale):
                 for seed in range(1, asked.seeds + 1):
                     weights = f"-{cell.method.weights}" if cell.method.weights else ""
-                    job = Job(name=f"{dataset}-{cell.task.settings.method}{weights}-s{seed}", task=cell.task, seed=seed)
+                    job = Job(
+                        name=f"{dataset}-{cell.task.settings.method}{weights}-s{seed}",
+                        task=cell.task,
+                        seed=seed,
+                        purpose=f"{name} {cell.column}" if cell.column else "",
+                    )
                     wanted.append(((cell.paper is None, place, seed), cell, job))
     return [(cell, job) for _, cell, job in sorted(wanted, key=lambda entry: entry[0])]
 

@@ -62,7 +62,7 @@ def status(
     )
     wanted = wanted_of(asked)
     found = found_jobs([job for _, job in wanted], out=asked.out)
-    costs, basis = costs_of(asked, [job for job in found if job is not None])
+    costs, basis = costs_of(asked, list({job.key: job for job in found if job is not None}.values()))
     kept = load_records(asked.records) if asked.records.is_dir() else []
     recorded = {(_settled(record.config), run.seed) for record in kept for run in record.runs}
     by_table: dict[tuple[str, str], dict[tuple[str, int], _Standing]] = {}

@@ -6,6 +6,7 @@ Place: cells -> jobs -> batch -> records -> tables. The same command goes on whe
 import dataclasses
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,12 +33,14 @@ from gdpfed.cli.reproduce_options import (
 from gdpfed.cli.show import console, print_json, table
 from gdpfed.errors import MissingExtraError
 from gdpfed.results.experiments import EXPERIMENTS, Cell, Scale, cells_of
-from gdpfed.results.records import load_records, records_of, save_records, save_timing
+from gdpfed.results.records import load_records, records_locked, records_of, save_records, save_timing
 from gdpfed.results.verdicts import Row, rows_of
 from gdpfed.runs.batch import Batch, PlannedJob, cores_of, plan_jobs, train_jobs
 
 __all__ = ["add_training_commands", "need_torch"]
 
+# Seconds between two savings of the records.
+_KEEP_EVERY = 60
 _STAMP = "simulation: not a private release (seeded noise, data in one place)"
 
 
@@ -55,7 +58,10 @@ def _planned(asked: Asked, *, quiet: bool) -> list[tuple[Cell, PlannedJob]]:
 
 def _once(entries: Sequence[tuple[Cell, PlannedJob]]) -> list[PlannedJob]:
     """Each run once, however many cells share it."""
-    return list({job.key: job for _, job in entries}.values())
+    once: dict[str, PlannedJob] = {}
+    for _, job in entries:
+        once.setdefault(job.key, job)
+    return list(once.values())
 
 
 def _check_data(jobs: Sequence[PlannedJob], data_dir: Path | None) -> None:
@@ -67,8 +73,8 @@ def _check_data(jobs: Sequence[PlannedJob], data_dir: Path | None) -> None:
         obtain(source_of(name), data_dir=data_dir)
 
 
-def _train(asked: Asked, jobs: Sequence[PlannedJob]) -> None:
-    """Makes what is not finished."""
+def _train(asked: Asked, jobs: Sequence[PlannedJob], keep: Callable[[], None]) -> None:
+    """Makes what is not finished; calls ``keep`` now and then, so that long batches leave records on the way."""
     pending = [job for job in jobs if job.state != "finished"]
     if not pending:
         return
@@ -87,8 +93,12 @@ def _train(asked: Asked, jobs: Sequence[PlannedJob]) -> None:
     batch = Batch(out=asked.out, num_processes=processes, threads_each=threads, data_dir=asked.data_dir)
     try:
         with showing(tracker, quiet=asked.as_json) as show:
+            kept = time.monotonic()
             for event in train_jobs(jobs, batch):
                 show(event)
+                if event.kind == "finished" and time.monotonic() > kept + _KEEP_EVERY:
+                    keep()
+                    kept = time.monotonic()
     except KeyboardInterrupt:
         sys.stderr.write("stopped: the same command goes on where it was\n")
         raise
@@ -99,12 +109,17 @@ def _reproduce(asked: Asked) -> None:
     if not asked.as_json:
         _introduce(asked)
     entries = _planned(asked, quiet=asked.as_json)
-    try:
-        _train(asked, _once(entries))
-    finally:
+
+    def keep() -> None:
         finished = [(cell, job) for cell, job in entries if job.state == "finished"]
-        save_records(records_of(finished, scale=asked.scale.name), asked.records)
-        save_timing(finished, asked.records)
+        with records_locked(asked.records):
+            save_records(records_of(finished, scale=asked.scale.name), asked.records)
+            save_timing(finished, asked.records)
+
+    try:
+        _train(asked, _once(entries), keep)
+    finally:
+        keep()
     records = load_records(asked.records)
     tables = {
         (name, dataset): rows_of(EXPERIMENTS[name], dataset, records, scale=asked.scale)

@@ -13,11 +13,13 @@ Guarantees (tests of the same name):
   damaged_record_is_refused a file with a missing field or another format is one clear line, and nothing is written.
 """
 
+import fcntl
 import json
 import os
 import struct
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,8 @@ from gdpfed.runs.estimate import Cost
 from gdpfed.tasks.task import Task, task_to_toml
 
 __all__ = [
-    "CellRecord", "RunRecord", "config_of", "differences", "load_records", "load_timing", "records_of", "save_records",
-    "save_timing",
+    "CellRecord", "RunRecord", "config_of", "differences", "load_records", "load_timing", "records_locked",
+    "records_of", "save_records", "save_timing",
 ]  # fmt: skip
 
 _FORMAT = 1
@@ -215,6 +217,21 @@ def load_records(folder: Path) -> list[CellRecord]:
     """Every record below ``folder``, in a fixed order."""
     files = sorted(path for path in folder.glob("*/*.json") if path.name != "timing.json")
     return [record for path in files for record in _parse(path)]
+
+
+@contextmanager
+def records_locked(folder: Path) -> Iterator[None]:
+    """While records are merged, no other process merges into the same folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"cannot use {str(folder)!r}: {error.strerror or error}; choose another --records") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def save_records(records: Iterable[CellRecord], folder: Path) -> list[Path]:

@@ -52,16 +52,17 @@ State = Literal["finished", "started", "missing"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A run that is wanted. ``name`` is for people: it begins the folder's name."""
+    """A run that is wanted. For people: ``name`` begins the folder's name, ``purpose`` says what it is for."""
 
     name: str
     task: Task
     seed: int
+    purpose: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedJob(Job):
-    """A job whose plan is known, by its hash."""
+    """A job whose plan is known, by its hash; ``key`` names the run."""
 
     plan: str
     key: str
@@ -181,8 +182,12 @@ def _planned(job: Job, plan: str | None, out: Path) -> PlannedJob:
             f"expected a plan in {str(out / 'plans')!r}, which is gone: do not change the folder meanwhile"
         )
     key = run_key(job.task, plan=plan, seed=job.seed)
-    folder = out / "runs" / f"{job.name}-{key}"
-    return PlannedJob(name=job.name, task=job.task, seed=job.seed, plan=plan, key=key, folder=folder)
+    return _placed(job, plan, key, out / "runs" / f"{job.name}-{key}")
+
+
+def _placed(job: Job, plan: str, key: str, folder: Path) -> PlannedJob:
+    asked = {"name": job.name, "task": job.task, "seed": job.seed, "purpose": job.purpose}
+    return PlannedJob(**asked, plan=plan, key=key, folder=folder)  # type: ignore[arg-type]
 
 
 def found_jobs(jobs: Sequence[Job], *, out: Path) -> list[PlannedJob | None]:
@@ -197,8 +202,7 @@ def found_jobs(jobs: Sequence[Job], *, out: Path) -> list[PlannedJob | None]:
     found: list[PlannedJob | None] = []
     for job in jobs:
         at = there.get((task_to_toml(job.task), job.seed))
-        made = at and PlannedJob(name=job.name, task=job.task, seed=job.seed, plan=at[0], key=at[1], folder=at[2])
-        found.append(made)
+        found.append(None if at is None else _placed(job, *at))
     return found
 
 
