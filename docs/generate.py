@@ -43,6 +43,8 @@ COMMANDS = [
     "compare",
     "resume",
     "show",
+    "report",
+    "plot",
     "data",
     "data list",
     "data get",
