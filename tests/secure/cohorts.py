@@ -79,9 +79,7 @@ class World:
         )
 
     def randomness(self, client: int) -> SimulatedRandomness:
-        return SimulatedRandomness(
-            seed=self.seed, round_number=self.round_number, client=client, attempt=self.attempt
-        )
+        return SimulatedRandomness(seed=self.seed, round_number=self.round_number, client=client, attempt=self.attempt)
 
     def client(self, client: int) -> SecureClient:
         return SecureClient(

@@ -38,7 +38,7 @@ from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, encode
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance, noise_share
-from gdpfed.secure.primitives import KEY_BYTES, agreement_public, seal, sign, signing_public, unseal, verified
+from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, seal, sign, signing_public, unseal, verified
 from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import PRIME, SHARE_BYTES, split
@@ -51,7 +51,8 @@ Pair = tuple[bytes, bytes]  # shares of the mask's private key, and of the seed
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Secrets:
     mask_private: bytes
-    seal_private: bytes
+    mask_key: AgreementKey
+    seal_key: AgreementKey
     seed: bytes
 
 
@@ -62,6 +63,7 @@ class _Joined:
     roster: messages.Roster
     answer: bytes
     own_pair: Pair
+    channels: dict[int, bytes]  # the key that is shared with each neighbour
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -96,8 +98,12 @@ class SecureClient:
         self._tolerance = tolerance
         self._randomness = randomness or SystemRandomness()
         keys = self._randomness.stream("keys")
+        mask_private, seal_private, seed = (keys.take(KEY_BYTES) for _ in range(3))
         secrets = _Secrets(
-            mask_private=keys.take(KEY_BYTES), seal_private=keys.take(KEY_BYTES), seed=keys.take(KEY_BYTES)
+            mask_private=mask_private,
+            mask_key=AgreementKey(mask_private),
+            seal_key=AgreementKey(seal_private),
+            seed=seed,
         )
         self._secrets: _Secrets | None = secrets
         self._advertised = _advertisement(session, client, identity, secrets)
@@ -126,16 +132,30 @@ class SecureClient:
         secrets = self._unspent()
         self._check_roster(made)
         pairs = self._split(made, secrets)
+        channels = {
+            peer.client: masks.seal_key(
+                secrets.seal_key, peer.seal_public, session=made.digest, one=self._client, other=peer.client
+            )
+            for peer in made.neighbours_of(self._client)
+        }
         answer = messages.SealedShares(
             roster=made.digest,
             client=self._client,
             commitment=masks.commitment(secrets.seed, session=made.digest, client=self._client),
             sealed=tuple(
-                (peer.client, self._sealed(made.digest, secrets, peer, pairs[peer.client]))
-                for peer in made.neighbours_of(self._client)
+                (
+                    peer,
+                    seal(
+                        channel,
+                        nonce=_nonce(self._client),
+                        plain=b"".join(pairs[peer]),
+                        bound_to=_route(made.digest, self._client, peer),
+                    ),
+                )
+                for peer, channel in channels.items()
             ),
         ).encode()
-        self._joined = _Joined(roster=made, answer=answer, own_pair=pairs[self._client])
+        self._joined = _Joined(roster=made, answer=answer, own_pair=pairs[self._client], channels=channels)
         return answer
 
     def _unspent(self) -> _Secrets:
@@ -183,19 +203,6 @@ class SecureClient:
         of_seed = split(secrets.seed, threshold=threshold, points=points, stream=stream)
         return {holder: (of_mask[point], of_seed[point]) for holder, point in zip(holders, points, strict=True)}
 
-    def _channel(self, digest: bytes, secrets: _Secrets, peer: messages.Advertisement) -> bytes:
-        return masks.seal_key(
-            secrets.seal_private, peer.seal_public, session=digest, one=self._client, other=peer.client
-        )
-
-    def _sealed(self, digest: bytes, secrets: _Secrets, peer: messages.Advertisement, pair: Pair) -> bytes:
-        return seal(
-            self._channel(digest, secrets, peer),
-            nonce=_nonce(self._client),
-            plain=b"".join(pair),
-            bound_to=_route(digest, self._client, peer.client),
-        )
-
     # 3 input
 
     def mask(self, delivery: bytes, update: Any) -> bytes:
@@ -206,7 +213,7 @@ class SecureClient:
         made = messages.Delivery.decode(delivery)
         joined = self._expect_roster(made.roster)
         secrets = self._unspent()
-        held = self._opened(joined, secrets, made)
+        held = self._opened(joined, made)
         sharers = frozenset(made.sharers)
         share = noise_share(
             total_variance=self._planned.noise_variance,
@@ -230,7 +237,7 @@ class SecureClient:
             raise PrivacyError("expected a message about the roster that was answered, got one about another")
         return self._joined
 
-    def _opened(self, joined: _Joined, secrets: _Secrets, delivery: messages.Delivery) -> dict[int, Pair]:
+    def _opened(self, joined: _Joined, delivery: messages.Delivery) -> dict[int, Pair]:
         """The pairs of shares that the neighbours sealed for this client, and its own."""
         roster, shape = joined.roster, joined.roster.topology
         if delivery.client != self._client:
@@ -243,8 +250,7 @@ class SecureClient:
                 f"expected at least {shape.smallest_survivors} sharers, for which the noise is sized, got "
                 f"{len(sharers)}"
             )
-        near = {peer.client for peer in roster.neighbours_of(self._client)}
-        if {peer for peer, _ in delivery.sealed} != near & sharers:
+        if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
         if 1 + len(delivery.sealed) < shape.threshold:
             raise PrivacyError(
@@ -253,7 +259,7 @@ class SecureClient:
         held = {self._client: joined.own_pair}
         for peer, sealed in delivery.sealed:
             plain = unseal(
-                self._channel(roster.digest, secrets, roster.entries[roster.places[peer]]),
+                joined.channels[peer],
                 nonce=_nonce(peer),
                 sealed=sealed,
                 bound_to=_route(roster.digest, peer, self._client),
@@ -270,7 +276,7 @@ class SecureClient:
         masks.add_mask(masked, masks.seed_key(secrets.seed, session=digest, client=own), negative=False)
         for peer in roster.neighbours_of(own):
             if peer.client in sharers:
-                key = masks.pair_key(secrets.mask_private, peer.mask_public, session=digest, one=own, other=peer.client)
+                key = masks.pair_key(secrets.mask_key, peer.mask_public, session=digest, one=own, other=peer.client)
                 masks.add_pair_mask(masked, key, own=own, peer=peer.client)
 
     # 4 unmask
@@ -332,8 +338,8 @@ def _advertisement(session: Session, client: int, identity: bytes, secrets: _Sec
     unsigned = messages.Advertisement(
         session=session,
         client=client,
-        mask_public=agreement_public(secrets.mask_private),
-        seal_public=agreement_public(secrets.seal_private),
+        mask_public=secrets.mask_key.public,
+        seal_public=secrets.seal_key.public,
     )
     return replace(unsigned, signature=sign(identity, unsigned.signed()))
 

@@ -17,24 +17,24 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.secure.primitives import KeyStream, agree, derive
+from gdpfed.secure.primitives import AgreementKey, KeyStream, derive
 
 __all__ = ["add_mask", "add_pair_mask", "commitment", "pair_key", "seal_key", "seed_key"]
 
 
-def pair_key(private: bytes, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
+def pair_key(private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
     """The key of two clients' common mask: the same from either side."""
     return _paired(b"gdpfed mask v1\x00", private, public, session, one, other)
 
 
-def seal_key(private: bytes, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
+def seal_key(private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
     """The key under which two clients send each other shares."""
     return _paired(b"gdpfed seal v1\x00", private, public, session, one, other)
 
 
-def _paired(purpose: bytes, private: bytes, public: bytes, session: bytes, one: int, other: int) -> bytes:
+def _paired(purpose: bytes, private: AgreementKey, public: bytes, session: bytes, one: int, other: int) -> bytes:
     pair = struct.pack("<II", min(one, other), max(one, other))
-    return derive(agree(private, public), info=purpose + session + pair)
+    return derive(private.agree(public), info=purpose + session + pair)
 
 
 def seed_key(seed: bytes, *, session: bytes, client: int) -> bytes:

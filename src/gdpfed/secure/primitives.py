@@ -34,9 +34,8 @@ __all__ = [
     "KEY_BYTES",
     "SEAL_BYTES",
     "SIGNATURE_BYTES",
+    "AgreementKey",
     "KeyStream",
-    "agree",
-    "agreement_public",
     "derive",
     "seal",
     "sign",
@@ -54,17 +53,21 @@ _PIECE = 1 << 18
 _ZEROS = bytes(_PIECE)
 
 
-def agreement_public(private: bytes) -> bytes:
-    """The public half of an X25519 private key."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+class AgreementKey:
+    """An X25519 private key."""
 
+    __slots__ = ("_private", "public")
 
-def agree(private: bytes, public: bytes) -> bytes:
-    """The secret that two X25519 keys share; a public key that forces a known secret is refused."""
-    try:
-        return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise PrivacyError("expected a public key of full order, got one that forces a known secret") from None
+    def __init__(self, private: bytes) -> None:
+        self._private = X25519PrivateKey.from_private_bytes(private)
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def agree(self, public: bytes) -> bytes:
+        """The secret shared with the owner of ``public``; one that forces a known secret is refused."""
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise PrivacyError("expected a public key of full order, got one that forces a known secret") from None
 
 
 def derive(secret: bytes, *, info: bytes, salt: bytes | None = None, num_bytes: int = KEY_BYTES) -> bytes:

@@ -33,7 +33,7 @@ from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
-from gdpfed.secure.primitives import agreement_public, sign, signing_public, verified
+from gdpfed.secure.primitives import AgreementKey, sign, signing_public, verified
 from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import restore
@@ -239,10 +239,11 @@ class SecureServer:
             key = masks.seed_key(secrets[client], session=self._roster_hash, client=client)
             masks.add_mask(total, key, negative=True)
         for client in self._survivors.lost:
+            private = AgreementKey(secrets[client])
             for peer in roster.neighbours_of(client):
                 if peer.client in self._arrived:
                     key = masks.pair_key(
-                        secrets[client], peer.mask_public, session=self._roster_hash, one=client, other=peer.client
+                        private, peer.mask_public, session=self._roster_hash, one=client, other=peer.client
                     )
                     masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
         return total
@@ -269,4 +270,4 @@ class SecureServer:
         if entry.client in self._arrived:
             committed = self._shared[entry.client].commitment
             return masks.commitment(secret, session=self._roster_hash, client=entry.client) == committed
-        return agreement_public(secret) == entry.mask_public
+        return AgreementKey(secret).public == entry.mask_public
