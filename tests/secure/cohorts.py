@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from gdpfed.secure.client import SecureClient
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum, encode
 from gdpfed.secure.in_process import InProcessSum, Stage
+from gdpfed.secure.messages import Survivors
 from gdpfed.secure.noise_shares import Tolerance, noise_share
 from gdpfed.secure.primitives import signing_public
 from gdpfed.secure.randomness import SimulatedRandomness
@@ -131,3 +132,58 @@ class World:
         for client, update in enumerate(self.updates()):
             made.contribute(client, update)
         return made.close()
+
+
+@dataclass
+class Stages:
+    """A cohort stopped after any stage, with the messages that were sent."""
+
+    world: World
+    clients: dict[int, SecureClient]
+    server: SecureServer
+    roster: bytes = b""
+    deliveries: dict[int, bytes] = field(default_factory=dict)
+    survivors: bytes = b""
+    agreements: bytes = b""
+    sent: list[bytes] = field(default_factory=list)
+
+    @staticmethod
+    def start(world: World, *, clients: Iterable[int] | None = None) -> "Stages":
+        chosen = range(world.size) if clients is None else clients
+        made = Stages(world=world, clients={client: world.client(client) for client in chosen}, server=world.server())
+        for client in made.clients.values():
+            made.keep(made.server.receive_advertisement, client.advertise())
+        made.roster = made.server.roster()
+        return made
+
+    def keep(self, receive: Callable[[bytes], None], message: bytes) -> None:
+        self.sent.append(message)
+        receive(message)
+
+    def share(self, without: Iterable[int] = ()) -> "Stages":
+        for number, client in self.clients.items():
+            if number not in without:
+                self.keep(self.server.receive_shares, client.share(self.roster))
+        self.deliveries = self.server.deliveries()
+        return self
+
+    def mask(self, without: Iterable[int] = ()) -> "Stages":
+        updates = self.world.updates()
+        for number, delivery in self.deliveries.items():
+            if number not in without:
+                self.keep(self.server.receive_input, self.clients[number].mask(delivery, updates[number]))
+        self.survivors = self.server.survivors()
+        return self
+
+    def agree(self, without: Iterable[int] = ()) -> "Stages":
+        for number in Survivors.decode(self.survivors).survivors:
+            if number not in without:
+                self.keep(self.server.receive_agreement, self.clients[number].agree(self.survivors))
+        self.agreements = self.server.agreements()
+        return self
+
+    def reveal(self, without: Iterable[int] = ()) -> NDArray[np.uint32]:
+        for number in Survivors.decode(self.survivors).survivors:
+            if number not in without:
+                self.keep(self.server.receive_revealed, self.clients[number].reveal(self.agreements))
+        return self.server.total()

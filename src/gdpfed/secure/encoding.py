@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
@@ -67,10 +66,12 @@ class PlannedSum:
 
 def largest_cohort(groups: list[Group]) -> int:
     """More of these groups' clients than that are sampled once in 1e18 rounds."""
-    return sum(
-        min(group.num_clients, int(stats.binom.isf(_COHORT_TAIL, group.num_clients, group.sampling_rate)) + 1)
-        for group in groups
-    )
+    mean = math.fsum(group.expected_cohort for group in groups)
+    variance = math.fsum(group.expected_cohort * (1 - group.sampling_rate) for group in groups)
+    # Bernstein's inequality: quantile functions lose their digits so far out.
+    logarithm = -math.log(_COHORT_TAIL)
+    above = logarithm / 3 + math.sqrt(logarithm**2 / 9 + 2 * variance * logarithm)
+    return min(sum(group.num_clients for group in groups), math.ceil(mean + above))
 
 
 def planned_sums(plan: Plan, *, num_params: int, tolerance: Tolerance) -> tuple[PlannedSum, ...]:
@@ -141,12 +142,13 @@ def encode(update: Any, encoding: ClientEncoding) -> NDArray[np.int64]:
     """The update on the grid; whatever cannot be used is zero, and nobody is told."""
     nothing = np.zeros(encoding.num_params, dtype=np.int64)
     try:
-        values = np.asarray(update, dtype=np.float64)
+        given = np.asarray(update)
     except (TypeError, ValueError, OverflowError):
         return nothing
-    if values.shape != (encoding.num_params,):
+    if given.shape != (encoding.num_params,) or given.dtype.kind not in "fiub":
         return nothing
     with np.errstate(all="ignore"):
+        values = given.astype(np.float64)
         norm = float(np.sqrt(np.square(values).sum()))
         if not math.isfinite(norm):
             return nothing
