@@ -340,3 +340,45 @@ def test_bad_setups_are_refused() -> None:
             directory=directory(8),
             tolerance=TOLERANCE,
         )
+
+
+def test_a_saved_client_goes_on() -> None:
+    """Every client is saved, and a new one loaded, before every message; also when it is randomness that differs."""
+    stages = Stages.start(WORLD)
+
+    def swap() -> None:
+        for number, client in stages.clients.items():
+            fresh = dataclasses.replace(WORLD, seed=99).client(number)
+            fresh.load(client.save())
+            assert fresh.save() == client.save()
+            # Noise is drawn when it is needed; here from where the test can draw it again.
+            fresh._randomness = WORLD.randomness(number)
+            stages.clients[number] = fresh
+
+    swap()
+    stages.share(without=[])
+    swap()
+    stages.mask(without=[2])
+    swap()
+    stages.agree()
+    swap()
+    with pytest.raises(PrivacyError, match="masked once"):
+        stages.clients[0].mask(stages.deliveries[0], None)
+    assert np.array_equal(stages.reveal(), WORLD.plain_sum([0, 1, 3, 4], 5))
+
+
+def test_other_states_are_refused() -> None:
+    client, other = WORLD.client(0), WORLD.client(1)
+    before = dict(vars(client))
+    states = [
+        b"",
+        b"{}",
+        b"[1]",
+        b"null",
+        client.save()[:-5],
+        client.save().replace(b'"secrets": [', b'"secrets": [7, '),
+    ]
+    for wrong in (*states, other.save(), dataclasses.replace(WORLD, attempt=3).client(0).save()):
+        with pytest.raises(InputError, match="saved state"):
+            client.load(wrong)
+        assert all(vars(client)[name] is value for name, value in before.items())

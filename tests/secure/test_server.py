@@ -290,9 +290,9 @@ def secrets_of(world: World, stages: Stages) -> list[bytes]:
         found += [keys.take(32), keys.take(32), keys.take(32), identity(f"client {client}")]
         found += [world.noise(client, world.size)[:6].tobytes(), world.updates()[client][:6].tobytes()]
         machine = stages.clients[client]
-        for joined in filter(None, [machine._joined]):
+        for joined in filter(None, [machine._state.joined]):
             found += [*joined.own_pair, *joined.channels.values()]
-        for masked in filter(None, [machine._masked]):
+        for masked in filter(None, [machine._state.masked]):
             found += [share for pair in masked.held.values() for share in pair]
     return found
 
@@ -316,7 +316,16 @@ def test_no_secret_is_shown(caplog: pytest.LogCaptureFixture, capsys: pytest.Cap
         for machine in (stages.server, *stages.clients.values(), *map(world.randomness, range(5))):
             texts.extend((repr(machine), str(machine)))
         for client in stages.clients.values():
-            texts.extend(repr(value) for value in (client._secrets, client._joined, client._masked, client._agreed))
+            state = client._state
+            parts = (
+                state,
+                state.secrets,
+                state.joined,
+                state.masked,
+                state.agreed,
+                state.secrets and state.secrets.mask,
+            )
+            texts.extend(repr(part) for part in parts)
         for wrong in (b"", *stages.sent[-3:], *(message[:-1] for message in stages.sent[-3:])):
             for client in stages.clients.values():
                 for call in (client.share, client.agree, client.reveal, lambda m, c=client: c.mask(m, None)):

@@ -23,10 +23,11 @@ Guarantees (tests of the same name):
   refuses_a_threshold_of_half            or any other number that does not follow from the cohort.
   refusal_changes_nothing                after every refused message the right one is answered as if nothing had been.
   reveals_exactly_one_secret             of every peer.
+  a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure import masks, messages
+from gdpfed.secure.client_state import ClientState, Joined, Masked, Pair, Secrets
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, encode
 from gdpfed.secure.graph import topology
@@ -44,34 +46,6 @@ from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import PRIME, SHARE_BYTES, split
 
 __all__ = ["SecureClient"]
-
-Pair = tuple[bytes, bytes]  # shares of the mask's private key, and of the seed
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class _Secrets:
-    mask_private: bytes
-    mask_key: AgreementKey
-    seal_key: AgreementKey
-    seed: bytes
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class _Joined:
-    """After stage 2."""
-
-    roster: messages.Roster
-    answer: bytes
-    own_pair: Pair
-    channels: dict[int, bytes]  # the key that is shared with each neighbour
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class _Masked:
-    """After stage 3."""
-
-    sharers: frozenset[int]
-    held: dict[int, Pair]
 
 
 class SecureClient:
@@ -98,18 +72,21 @@ class SecureClient:
         self._tolerance = tolerance
         self._randomness = randomness or SystemRandomness()
         keys = self._randomness.stream("keys")
-        mask_private, seal_private, seed = (keys.take(KEY_BYTES) for _ in range(3))
-        secrets = _Secrets(
-            mask_private=mask_private,
-            mask_key=AgreementKey(mask_private),
-            seal_key=AgreementKey(seal_private),
-            seed=seed,
-        )
-        self._secrets: _Secrets | None = secrets
-        self._advertised = _advertisement(session, client, identity, secrets)
-        self._joined: _Joined | None = None
-        self._masked: _Masked | None = None
-        self._agreed: messages.Survivors | None = None
+        mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
+        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
+        self._state = ClientState(advertised=_advertisement(session, client, identity, secrets), secrets=secrets)
+
+    def save(self) -> bytes:
+        """All that the client must remember between two stages, secrets included, for `load`.
+
+        For deployments that start a process for each message. Never to be shown, and never to go back: a client that is
+        loaded twice from the same bytes would mask two inputs with the same masks.
+        """
+        return self._state.encode(session=self._session, client=self._client)
+
+    def load(self, saved: bytes) -> None:
+        """Makes this client, newly made for the same session, the one that was saved."""
+        self._state = ClientState.decode(saved, session=self._session, client=self._client)
 
     def __repr__(self) -> str:
         return f"SecureClient(client={self._client}, round={self._session.round_number})"
@@ -118,23 +95,23 @@ class SecureClient:
 
     def advertise(self) -> bytes:
         """The client's public keys for this session."""
-        return self._advertised.encode()
+        return self._state.advertised.encode()
 
     # 2 shares
 
     def share(self, roster: bytes) -> bytes:
         """Sealed shares of both secrets for every neighbour."""
         made = messages.Roster.decode(roster)
-        if self._joined is not None:
-            if made != self._joined.roster:
+        if self._state.joined is not None:
+            if made != self._state.joined.roster:
                 raise PrivacyError("expected the roster that was answered before, got another: one roster a session")
-            return self._joined.answer
+            return self._state.joined.answer
         secrets = self._unspent()
         self._check_roster(made)
         pairs = self._split(made, secrets)
         channels = {
             peer.client: masks.seal_key(
-                secrets.seal_key, peer.seal_public, session=made.digest, one=self._client, other=peer.client
+                secrets.seal, peer.seal_public, session=made.digest, one=self._client, other=peer.client
             )
             for peer in made.neighbours_of(self._client)
         }
@@ -155,13 +132,14 @@ class SecureClient:
                 for peer, channel in channels.items()
             ),
         ).encode()
-        self._joined = _Joined(roster=made, answer=answer, own_pair=pairs[self._client], channels=channels)
+        joined = Joined(roster=made, answer=answer, own_pair=pairs[self._client], channels=channels)
+        self._state = replace(self._state, joined=joined)
         return answer
 
-    def _unspent(self) -> _Secrets:
-        if self._secrets is None:
+    def _unspent(self) -> Secrets:
+        if self._state.secrets is None:
             raise PrivacyError("expected one input a session: an update is masked once")
-        return self._secrets
+        return self._state.secrets
 
     def _check_roster(self, roster: messages.Roster) -> None:
         different = self._session.differs_in(roster.session)
@@ -185,7 +163,7 @@ class SecureClient:
                 "expected the degree, threshold, quorum and tolerances that follow from the size of the cohort, got "
                 "others"
             )
-        if self._advertised not in roster.entries:
+        if self._state.advertised not in roster.entries:
             raise PrivacyError("expected a roster with the keys that this client advertised")
         for entry in roster.entries:
             public = self._directory.clients.get(entry.client)
@@ -194,12 +172,12 @@ class SecureClient:
             if not verified(public, entry.signed(), entry.signature):
                 raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
 
-    def _split(self, roster: messages.Roster, secrets: _Secrets) -> dict[int, Pair]:
+    def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
         """For each holder its pair of shares, by client number; a share's point is the place in the roster plus 1."""
         holders = [self._client, *(peer.client for peer in roster.neighbours_of(self._client))]
         points = [roster.places[holder] + 1 for holder in holders]
         stream, threshold = self._randomness.stream("shares"), roster.topology.threshold
-        of_mask = split(secrets.mask_private, threshold=threshold, points=points, stream=stream)
+        of_mask = split(secrets.mask.private, threshold=threshold, points=points, stream=stream)
         of_seed = split(secrets.seed, threshold=threshold, points=points, stream=stream)
         return {holder: (of_mask[point], of_seed[point]) for holder, point in zip(holders, points, strict=True)}
 
@@ -225,19 +203,19 @@ class SecureClient:
         values += discrete_gaussian(len(values), variance=share.variance, stream=self._randomness.stream("noise"))
         masked = values.astype(np.uint32)
         self._add_masks(masked, joined.roster, secrets, sharers)
-        self._masked = _Masked(sharers=sharers, held=held)
         # What is no longer needed cannot leak.
-        self._secrets = None
+        self._state = replace(self._state, masked=Masked(sharers=sharers, held=held), secrets=None)
         return messages.MaskedInput(roster=made.roster, client=self._client, values=masked).encode()
 
-    def _expect_roster(self, digest: bytes) -> _Joined:
-        if self._joined is None:
+    def _expect_roster(self, digest: bytes) -> Joined:
+        joined = self._state.joined
+        if joined is None:
             raise PrivacyError("expected a roster first")
-        if digest != self._joined.roster.digest:
+        if digest != joined.roster.digest:
             raise PrivacyError("expected a message about the roster that was answered, got one about another")
-        return self._joined
+        return joined
 
-    def _opened(self, joined: _Joined, delivery: messages.Delivery) -> dict[int, Pair]:
+    def _opened(self, joined: Joined, delivery: messages.Delivery) -> dict[int, Pair]:
         """The pairs of shares that the neighbours sealed for this client, and its own."""
         roster, shape = joined.roster, joined.roster.topology
         if delivery.client != self._client:
@@ -270,13 +248,13 @@ class SecureClient:
         return held
 
     def _add_masks(
-        self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: _Secrets, sharers: frozenset[int]
+        self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: Secrets, sharers: frozenset[int]
     ) -> None:
         digest, own = roster.digest, self._client
         masks.add_mask(masked, masks.seed_key(secrets.seed, session=digest, client=own), negative=False)
         for peer in roster.neighbours_of(own):
             if peer.client in sharers:
-                key = masks.pair_key(secrets.mask_key, peer.mask_public, session=digest, one=own, other=peer.client)
+                key = masks.pair_key(secrets.mask, peer.mask_public, session=digest, one=own, other=peer.client)
                 masks.add_pair_mask(masked, key, own=own, peer=peer.client)
 
     # 4 unmask
@@ -285,12 +263,12 @@ class SecureClient:
         """A signature of the set of survivors; of one set only."""
         made = messages.Survivors.decode(survivors)
         joined = self._expect_roster(made.roster)
-        if self._masked is None:
+        if self._state.masked is None:
             raise PrivacyError("expected a delivery first")
-        if self._agreed is not None and made != self._agreed:
+        if self._state.agreed is not None and made != self._state.agreed:
             raise PrivacyError("expected the survivors that were signed before, got others: one set a session")
-        self._check_survivors(joined.roster, made, self._masked.sharers)
-        self._agreed = made
+        self._check_survivors(joined.roster, made, self._state.masked.sharers)
+        self._state = replace(self._state, agreed=made)
         signature = sign(self._identity, made.signed())
         return messages.Agreement(roster=made.roster, client=self._client, signature=signature).encode()
 
@@ -317,9 +295,10 @@ class SecureClient:
         """One share for each peer, once a quorum has signed the same survivors."""
         made = messages.Agreements.decode(agreements)
         joined = self._expect_roster(made.roster)
-        if self._agreed is None or self._masked is None:
+        agreed, masked = self._state.agreed, self._state.masked
+        if agreed is None or masked is None:
             raise PrivacyError("expected the survivors first")
-        alive, content = set(self._agreed.survivors), self._agreed.signed()
+        alive, content = set(agreed.survivors), agreed.signed()
         for client, signature in made.signatures:
             if client not in alive or not verified(self._directory.clients[client], content, signature):
                 raise PrivacyError(f"expected signatures of these survivors, got another from client {client}")
@@ -329,17 +308,17 @@ class SecureClient:
             )
         shares = tuple(
             (peer, messages.OF_SEED, of_seed) if peer in alive else (peer, messages.OF_MASK, of_mask)
-            for peer, (of_mask, of_seed) in sorted(self._masked.held.items())
+            for peer, (of_mask, of_seed) in sorted(masked.held.items())
         )
         return messages.Shares(roster=made.roster, client=self._client, shares=shares).encode()
 
 
-def _advertisement(session: Session, client: int, identity: bytes, secrets: _Secrets) -> messages.Advertisement:
+def _advertisement(session: Session, client: int, identity: bytes, secrets: Secrets) -> messages.Advertisement:
     unsigned = messages.Advertisement(
         session=session,
         client=client,
-        mask_public=secrets.mask_key.public,
-        seal_public=secrets.seal_key.public,
+        mask_public=secrets.mask.public,
+        seal_public=secrets.seal.public,
     )
     return replace(unsigned, signature=sign(identity, unsigned.signed()))
 

@@ -56,16 +56,17 @@ _ZEROS = bytes(_PIECE)
 class AgreementKey:
     """An X25519 private key."""
 
-    __slots__ = ("_private", "public")
+    __slots__ = ("_key", "private", "public")
 
     def __init__(self, private: bytes) -> None:
-        self._private = X25519PrivateKey.from_private_bytes(private)
-        self.public = self._private.public_key().public_bytes_raw()
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self.private = private
+        self.public = self._key.public_key().public_bytes_raw()
 
     def agree(self, public: bytes) -> bytes:
         """The secret shared with the owner of ``public``; one that forces a known secret is refused."""
         try:
-            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
             raise PrivacyError("expected a public key of full order, got one that forces a known secret") from None
 
