@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,3 +192,23 @@ def test_mutated_messages_crash_no_machine() -> None:
                 if wrong != right:
                     with contextlib.suppress(GdpfedError):
                         call(wrong)
+
+
+def test_sizes_are_as_documented() -> None:
+    """The table of docs/security.md, for a cohort of 5, all of them holders, of which one is lost."""
+    clients = holders = 5
+    expected = {
+        "advertisement": 228,
+        "roster": 184 + 132 * clients,
+        "sealed shares": 84 + 86 * (holders - 1),
+        "delivery": 56 + 4 * clients + 86 * (holders - 1),
+        "masked input": 52 + 4 * NUM_PARAMS,
+        "survivors": 52 + 4 * clients,
+        "agreement": 112,
+        "agreements": 48 + 68 * (clients - 1),
+        "shares": 52 + 38 * holders,
+    }
+    assert {kind: len(content) for kind, content in samples().items()} == expected
+    table = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    for formula in ("228", "184 + 132 n", "84 + 86 (h - 1)", "56 + 4 n + 86 (h - 1)", "52 + 4 d", "52 + 4 n", "112"):
+        assert f"| {formula} |" in table

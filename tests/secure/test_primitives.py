@@ -1,5 +1,8 @@
 """Known answers of the standards, through the code that is really used."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -101,3 +104,14 @@ def test_signatures() -> None:
     assert not verified(signing_public(COUNTING), b"\x72", signature)
     with pytest.raises(InputError, match="32 bytes"):
         verified(b"short", b"\x72", signature)
+
+
+def test_without_the_package_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from gdpfed.errors import MissingExtraError\n"
+        "try:\n    import gdpfed.secure.client\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'gdpfed[secure]'" in done.stdout

@@ -33,10 +33,7 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with th
 EvaluateEvery = Annotated[int | None, typer.Option("--evaluate-every", help="Rounds between evaluations.")]
 
 
-Secure = Annotated[
-    bool | None,
-    typer.Option("--secure/--no-secure", help="Sums by the secure aggregation protocol, with integer noise."),
-]
+Secure = Annotated[bool, typer.Option("--secure", help="Sums by the secure aggregation protocol, with integer noise.")]
 Dropout = Annotated[
     float | None, typer.Option("--dropout", help="With --secure: fraction of clients that vanish during a sum.")
 ]
@@ -92,7 +89,7 @@ def train_run(
     server_learning_rate: options.ServerLearningRate = None,
     max_participations: options.MaxParticipations = None,
     evaluate_every: EvaluateEvery = None,
-    secure: Secure = None,
+    secure: Secure = False,
     dropout: Dropout = None,
     colluders: Colluders = None,
     out: Annotated[
@@ -109,7 +106,7 @@ def train_run(
     task = _changed(
         load_task(source),
         evaluate_every,
-        secure=secure,
+        secure=secure or None,
         dropout=dropout,
         colluders=colluders,
         method=method,
