@@ -285,11 +285,16 @@ class SecureClient:
                 f"expected at least {shape.smallest_survivors} survivors, for which the noise is sized, got "
                 f"{len(alive)}"
             )
-        present = [client in alive for client in roster.clients]
-        for place, near in enumerate(roster.neighbours):
-            holders = present[place] + sum(present[other] for other in near)
-            if roster.clients[place] in sharers and holders < shape.threshold:
-                raise PrivacyError(f"expected {shape.threshold} surviving holders of every client, got {holders}")
+        fewest = len(alive)
+        if shape.degree < shape.cohort - 1:
+            present = [client in alive for client in roster.clients]
+            fewest = min(
+                present[place] + sum(present[other] for other in near)
+                for place, near in enumerate(roster.neighbours)
+                if roster.clients[place] in sharers
+            )
+        if fewest < shape.threshold:
+            raise PrivacyError(f"expected {shape.threshold} surviving holders of every client, got {fewest}")
 
     def reveal(self, agreements: bytes) -> bytes:
         """One share for each peer, once a quorum has signed the same survivors."""

@@ -11,8 +11,9 @@ anything is unmasked.
     4 unmask    receive_agreement         ->  agreements()
                 receive_revealed          ->  total()
 
-Masked inputs are added up as they come: memory does not grow with the cohort. An empty cohort has no protocol:
-`empty_sum` is the noise alone, drawn by the server, which knows then that nobody took part.
+From `agreements()` on the sum can be unmasked: a ledger is charged before those bytes leave the server. Masked inputs
+are added up as they come: memory does not grow with the cohort. An empty cohort has no protocol: `empty_sum` is the
+noise alone, drawn by the server, which knows then that nobody took part.
 
 Guarantees (tests of the same name):
   masked_sum_is_the_plain_sum            bit for bit, whoever is lost at whatever stage.
