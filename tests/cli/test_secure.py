@@ -18,16 +18,17 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_train_with_secure_sums(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--secure", "--dropout", "0.1", "--colluders", "0.1", "--rounds", "2", "--workers", "1")
-    code, out, err = call(capsys, "train", tiny, *arguments, "--out", "run")
+    code, out, err = call(capsys, "train", tiny, *arguments)
     assert code == 0, err
     assert "secure sums" in out
-    told = (tmp_path / "run" / "run.toml").read_text()
+    run = tmp_path / "runs" / "Tiny-gdpfed+-secure-seed1"
+    told = (run / "run.toml").read_text()
     assert "secure = true\ndropout = 0.1\ncolluders = 0.1\n" in told
     # The folder's own file starts the same run again.
-    code, out, err = call(capsys, "train", "run/run.toml", "--workers", "2", "--out", "again", "--json")
+    code, out, err = call(capsys, "train", str(run / "run.toml"), "--workers", "2", "--out", "again", "--json")
     assert code == 0, err
     for name in ("records.jsonl", "model.safetensors"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert json.loads(out)["accuracy"] > 0
 
 

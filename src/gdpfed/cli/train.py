@@ -31,8 +31,6 @@ Seed = Annotated[int, typer.Option("--seed", help="Everything random follows fro
 Workers = Annotated[int | None, typer.Option("--workers", help="Threads that train. Default: all cores.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with the data files. Default: $GDPFED_DATA.")]
 EvaluateEvery = Annotated[int | None, typer.Option("--evaluate-every", help="Rounds between evaluations.")]
-
-
 Secure = Annotated[bool, typer.Option("--secure", help="Sums by the secure aggregation protocol, with integer noise.")]
 Dropout = Annotated[
     float | None, typer.Option("--dropout", help="With --secure: fraction of clients that vanish during a sum.")
@@ -126,7 +124,8 @@ def train_run(
         # Refused before there is a folder.
         SecureRelease(plan, num_params=1, dropout=task.training.dropout, colluders=task.training.colluders)
     name = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
-    folder = out or Path("runs") / f"{name}-{plan.method}-seed{seed}"
+    secured = "-secure" if task.training.secure else ""
+    folder = out or Path("runs") / f"{name}-{plan.method}{secured}-seed{seed}"
     run = create_run(folder, task=task, plan=plan, seed=seed)
     _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
 
