@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
-from gdpfed.secure.client import SecureClient
 from gdpfed.secure.masks import add_mask, add_pair_mask, commitment, pair_key, seal_key, seed_key
 from gdpfed.secure.messages import MaskedInput
 from gdpfed.secure.primitives import AgreementKey
-from tests.secure.cohorts import World
+from tests.secure.cohorts import Stages, World
 from tests.training.checkers import FALSE_ALARM
 
 ONE, OTHER = AgreementKey(b"1" * 32), AgreementKey(b"2" * 32)
@@ -36,53 +36,46 @@ def test_pairs_cancel(num: int) -> None:
     assert np.array_equal(left, values)
 
 
-def masked_bytes(client: SecureClient, delivery: bytes, update: object, num: int) -> np.ndarray:  # type: ignore[type-arg]
-    return MaskedInput.decode(client.mask(delivery, update), num_params=num).values
+NUM = 3_125_000
+Vectors = list[NDArray[np.uint32]]
 
 
 @pytest.fixture(scope="module")
-def pair_of_vectors() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """What two clients of a cohort of three send, 12,500,000 coordinates each: one a constant, one its own pattern."""
-    num = 12_500_000
-    world = World(size=3, num_params=num, noise_std=1e5)
-    clients = [world.client(number) for number in range(3)]
-    server = world.server()
-    for client in clients:
-        server.receive_advertisement(client.advertise())
-    roster = server.roster()
-    for client in clients:
-        server.receive_shares(client.share(roster))
-    deliveries = server.deliveries()
-    pattern = np.sign(np.sin(np.arange(num))) * 1e-3
-    return (
-        masked_bytes(clients[0], deliveries[0], np.zeros(num), num),
-        masked_bytes(clients[1], deliveries[1], pattern, num),
-    )
+def masked() -> Vectors:
+    """What the eight clients of a cohort send, 10^8 bytes in all: all have the same pattern as their update."""
+    stages = Stages.start(World(size=8, num_params=NUM, noise_std=1e5)).share()
+    return [
+        MaskedInput.decode(stages.clients[client].mask(delivery, pattern(NUM) * 1e-4), num_params=NUM).values
+        for client, delivery in stages.deliveries.items()
+    ]
 
 
-def test_masks_are_uniform(pair_of_vectors: tuple[np.ndarray, np.ndarray]) -> None:  # type: ignore[type-arg]
+def pattern(num: int) -> NDArray[np.float64]:
+    return np.sign(np.sin(np.arange(num)))
+
+
+def test_masks_are_uniform(masked: Vectors) -> None:
     """Byte chi-square on 10^8 bytes of masked vectors: a byte whose frequency is 0.5 % off is seen."""
-    counts = sum(np.bincount(vector.view(np.uint8), minlength=256) for vector in pair_of_vectors)
-    assert counts.sum() == 100_000_000
-    expected = counts.sum() / 256
-    assert ((counts - expected) ** 2 / expected).sum() <= stats.chi2.isf(FALSE_ALARM, 255)
-    # And each of the four bytes of a word.
-    for place in range(4):
-        found = np.bincount(pair_of_vectors[0].view(np.uint8)[place::4], minlength=256)
-        expected = found.sum() / 256
-        assert ((found - expected) ** 2 / expected).sum() <= stats.chi2.isf(FALSE_ALARM, 255)
+    by_place = sum(
+        np.array([np.bincount(vector.view(np.uint8)[place::4], minlength=256) for place in range(4)])
+        for vector in masked
+    )
+    assert by_place.sum() == 100_000_000
+    # Each of the four bytes of a word, and all together.
+    for counts in (*by_place, by_place.sum(0)):
+        expected = counts.sum() / 256
+        assert ((counts - expected) ** 2 / expected).sum() <= stats.chi2.isf(FALSE_ALARM, 255)
 
 
-def test_masks_hide_the_input(pair_of_vectors: tuple[np.ndarray, np.ndarray]) -> None:  # type: ignore[type-arg]
-    """Correlation with the input below 1 in 700 (false alarm 1e-6); between the two, too."""
-    one, other = ((vector[:4_000_000] - 2.0**31) / (2.0**32 / np.sqrt(12)) for vector in pair_of_vectors)
-    pattern = np.sign(np.sin(np.arange(4_000_000)))
+def test_masks_hide_the_input(masked: Vectors) -> None:
+    """No correlation of a masked vector with the input, or with another: above 1 in 350 is seen."""
+    one, other = ((vector - 2.0**31) / (2.0**32 / np.sqrt(12)) for vector in masked[:2])
     largest = stats.norm.isf(FALSE_ALARM / 2)
-    assert abs(float(other @ pattern)) / 2_000 <= largest
-    assert abs(float(one @ other)) / 2_000 <= largest
-    # Positive control: without masks the pattern is plain.
-    unmasked = pattern * 524 + np.random.default_rng(1).standard_normal(len(pattern)) * 1e4
-    assert abs(float(unmasked @ pattern)) / 1e4 / 2_000 > 50
+    for left, right in ((one, pattern(NUM)), (other, pattern(NUM)), (one, other)):
+        assert abs(float(left @ right)) / np.sqrt(NUM) <= largest
+    # Positive control: under the noise alone the pattern is plain.
+    noisy = pattern(NUM) * 52 + np.random.default_rng(1).standard_normal(NUM) * 1e3
+    assert abs(float(noisy @ pattern(NUM))) / 1e3 / np.sqrt(NUM) > 50
 
 
 def test_keys_are_for_one_session() -> None:
