@@ -187,3 +187,10 @@ class Stages:
             if number not in without:
                 self.keep(self.server.receive_revealed, self.clients[number].reveal(self.agreements))
         return self.server.total()
+
+
+def server_state(server: SecureServer) -> dict[str, object]:
+    """A copy of all that a server remembers, to compare."""
+    kept = {name: value.copy() if isinstance(value, dict | set) else value for name, value in vars(server).items()}
+    kept["_sum"] = server._sum.tobytes()
+    return kept
