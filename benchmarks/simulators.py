@@ -234,7 +234,7 @@ def keep(
     path: Path, chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float
 ) -> None:
     """The table's numbers as a small file."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for contestant in chosen:
         name = contestant.name
         if name in failures:
