@@ -130,7 +130,7 @@ def task_to_toml(task: Task) -> str:
     settings = {name: value for name, value in dataclasses.asdict(task.settings).items() if value is not None}
     training = {name: value for name, value in dataclasses.asdict(task.training).items() if value is not None}
     if not task.training.secure:
-        # Files of runs without secure sums stay as they were before there were any, and so do names that follow from them.
+        # Files of runs without secure sums stay as they were before there were any: names follow from them.
         training = {name: value for name, value in training.items() if name not in ("secure", "dropout", "colluders")}
     content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
     return tomli_w.dumps(content)
