@@ -1,10 +1,12 @@
-"""Writes what a program can know of the documentation: `cli.md`, `results.md` with its pictures, tables of `limits.md`.
+"""Writes what a program can know of the documentation: `cli.md`, `results.md`, pictures, tables in other pages.
+
 
 python docs/generate.py            write
 python docs/generate.py --check    exit code 1 if a file is not what would be written
 """
 
 import dataclasses
+import json
 import math
 import os
 import subprocess
@@ -193,29 +195,70 @@ def topk_table() -> str:
     return markdown_table(("kept coordinates", "kept noise energy"), rows)
 
 
-def limits() -> str:
-    """The page of limits, its tables filled in."""
-    text = (DOCS / "limits.md").read_text(encoding="utf-8")
-    for name, made in (
-        ("theorem-one", theorem_one_table()),
-        ("fixed-size", fixed_size_table()),
-        ("server", server_table()),
-        ("person", person_table()),
-        ("noise", noise_scales_table()),
-        ("topk", topk_table()),
-    ):
+def simulators_table() -> str:
+    """gdpfed's simulator beside its peers, as `benchmarks/simulators.py --record` left it."""
+    record = json.loads((DOCS.parent / "benchmarks" / "results" / "simulators.json").read_text(encoding="utf-8"))
+    contestants = record["contestants"]
+    ours = next(row["seconds_per_round"] for row in contestants if row["name"] == "gdpfed")
+    peak, operations = record["matmul_peak_gflop_per_second"], record["gflop_per_round"]
+    rows = [
+        (row["name"], f"not run: {row['not_run']}", "", "", "", "", "")
+        if "not_run" in row
+        else (
+            row["name"],
+            f"{row['seconds_per_round']:.3f}" + ("" if row["quiet"] else " (disturbed)"),
+            f"{row['fastest']:.3f}",
+            f"{row['seconds_per_round'] / ours:.2f}",
+            f"{100 * operations / row['seconds_per_round'] / peak:.0f} %",
+            f"{row['startup_seconds']:.1f}",
+            f"{row['peak_memory_mb']:,}",
+        )
+        for row in contestants
+    ]
+    head = ("", "s a round", "fastest", "times gdpfed", "of peak", "start-up s", "peak MB")
+    return (
+        f"{record['clients_per_round']} of 6,000 clients a round, 5 steps of batch 10, a CNN of 21,840 parameters (conv "
+        f"10, conv 20, dense 50), {operations} GFLOP a round; {record['cores']} cores, {record['versions']}. Medians over "
+        f"the rounds of interleaved runs. Peak: {peak} GFLOP/s of matrix products.\n\n" + markdown_table(head, rows)
+    )
+
+
+def filled(page: str, tables: dict[str, str]) -> str:
+    """A page that is written by hand, its tables filled in."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name, made in tables.items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         if not (start and end):
-            raise SystemExit(f"limits.md has no place for {name}")
+            raise SystemExit(f"{page} has no place for {name}")
         text = before + start + made + end + after
     return text
+
+
+def limits() -> str:
+    """The page of limits."""
+    return filled(
+        "limits.md",
+        {
+            "theorem-one": theorem_one_table(),
+            "fixed-size": fixed_size_table(),
+            "server": server_table(),
+            "person": person_table(),
+            "noise": noise_scales_table(),
+            "topk": topk_table(),
+        },
+    )
 
 
 def main() -> int:
     """Writes, or checks, every page."""
     stale = []
-    for name, content in (("cli.md", cli()), ("results.md", results_page(RECORDS, NOTES)), ("limits.md", limits())):
+    for name, content in (
+        ("cli.md", cli()),
+        ("results.md", results_page(RECORDS, NOTES)),
+        ("limits.md", limits()),
+        ("benchmarks.md", filled("benchmarks.md", {"simulators": simulators_table()})),
+    ):
         path = DOCS / name
         if "--check" in sys.argv:
             if not path.is_file() or path.read_text(encoding="utf-8") != content:
