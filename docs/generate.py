@@ -1,6 +1,5 @@
 """Writes what a program can know of the documentation: `cli.md`, `results.md`, pictures, tables in other pages.
 
-
 python docs/generate.py            write
 python docs/generate.py --check    exit code 1 if a file is not what would be written
 """
@@ -217,9 +216,10 @@ def simulators_table() -> str:
     ]
     head = ("", "s a round", "fastest", "times gdpfed", "of peak", "start-up s", "peak MB")
     return (
-        f"{record['clients_per_round']} of 6,000 clients a round, 5 steps of batch 10, a CNN of 21,840 parameters (conv "
-        f"10, conv 20, dense 50), {operations} GFLOP a round; {record['cores']} cores, {record['versions']}. Medians over "
-        f"the rounds of interleaved runs. Peak: {peak} GFLOP/s of matrix products.\n\n" + markdown_table(head, rows)
+        f"{record['clients_per_round']} of 6,000 clients a round, 5 steps of batch 10, a CNN of 21,840 parameters "
+        f"(conv 10, conv 20, dense 50), {operations} GFLOP a round; {record['cores']} cores, {record['versions']}. "
+        f"Medians over the rounds of interleaved runs. Peak: {peak} GFLOP/s of matrix products.\n\n"
+        + markdown_table(head, rows)
     )
 
 
