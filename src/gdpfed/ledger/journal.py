@@ -1,0 +1,106 @@
+"""The second record of every row: a text file that is only ever appended to.
+
+Place: beside the database, under the store. One line for each row: number, kind, hash and body, separated by tabs. The
+store writes and syncs a line before the database commits its row.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gdpfed.ledger.chain import GENESIS, Row, row_hash
+
+__all__ = [
+    "JournalRows",
+    "companion",
+    "journal_line",
+    "open_journal",
+    "read_journal",
+    "rewrite_journal",
+    "sync_folder",
+    "write_all",
+]
+
+
+def companion(path: Path, suffix: str) -> Path:
+    """The file beside the ledger: ``suffix`` is journal, lock or key."""
+    return path.with_name(f"{path.name}.{suffix}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalRows:
+    """The rows before the first line that does not follow, whether there is such a line, and how many whole lines."""
+
+    rows: list[Row]
+    is_damaged: bool
+    num_lines: int
+
+
+def journal_line(row: Row) -> bytes:
+    """A row as a line."""
+    return f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}\n".encode()
+
+
+def read_journal(path: Path) -> JournalRows:
+    """What the journal of a ledger holds.
+
+    A last line without its end was never acknowledged: its writer stopped in the middle.
+    """
+    journal = companion(path, "journal")
+    content = journal.read_bytes() if journal.is_file() else b""
+    *lines, rest = content.split(b"\n")
+    rows: list[Row] = []
+    previous = GENESIS
+    for line in lines:
+        row = _parsed(line)
+        if (
+            row is None
+            or row.number != len(rows) + 1
+            or row.hash != row_hash(previous, len(rows) + 1, row.kind, row.body)
+        ):
+            return JournalRows(rows=rows, is_damaged=True, num_lines=len(lines))
+        previous = row.hash
+        rows.append(row)
+    return JournalRows(rows=rows, is_damaged=bool(rest), num_lines=len(lines))
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        number, kind, digest, body = line.decode().split("\t", 3)
+        return Row(number=int(number), kind=kind, body=body, hash=digest)
+    except ValueError:
+        return None
+
+
+def open_journal(path: Path) -> IO[bytes]:
+    """To append to."""
+    return companion(path, "journal").open("ab", buffering=0)
+
+
+def rewrite_journal(path: Path, rows: Sequence[Row]) -> None:
+    """Replaces the journal, whole or not at all."""
+    journal = companion(path, "journal")
+    part = companion(path, "journal.part")
+    with part.open("wb") as file:
+        file.writelines(journal_line(row) for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, journal)
+    sync_folder(path.parent)
+
+
+def write_all(file: IO[bytes], content: bytes) -> None:
+    """An unbuffered write may be short."""
+    while content:
+        content = content[file.write(content) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
