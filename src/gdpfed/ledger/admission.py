@@ -92,7 +92,11 @@ def check_admission(
             allowed, worst = count, part
     epsilon, delta = worst.budgets[0]
     before = spent(worst.history, delta=delta)
-    holding = [found.name for found in state.runs.values() if found.is_open and found.population is population]
+    holding = [
+        found.name
+        for found in state.runs.values()
+        if found.population is population and any(found.held(group) for group in range(len(found.charged)))
+    ]
     held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
     raise ExhaustedError(
         f"run {run!r} would exceed budgets before its end: in {plan.groups[worst.group].name!r}, client "
@@ -112,8 +116,8 @@ def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
         if run.charged[group] + count < num_rounds:
             total = run.charged[group] + count
             raise ExhaustedError(
-                f"run {run.name!r} cannot be extended to {num_rounds} rounds: {run.plan.groups[group].name!r} has budget "
-                f"for {total}; {count} more than the {run.charged[group]} that were charged",
+                f"run {run.name!r} cannot be extended to {num_rounds} rounds: {run.plan.groups[group].name!r} has "
+                f"budget for {total}; {count} more than the {run.charged[group]} that were charged",
                 rounds_left=count,
             )
 

@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 import gdpfed
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
-from gdpfed.ledger.chain import pack
+from gdpfed.ledger.chain import pack, unpack
 from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
+from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
 from gdpfed.ledger.spend import spent
 from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_participants, replayed
@@ -64,7 +65,12 @@ class Ledger:
     def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
         """A new ledger without clients."""
         ledger = cls(Store.create(Path(path), key_file=key_file, **_faults(fault)), LedgerState())
-        about = {"format": FORMAT, "id": secrets.token_hex(8), "gdpfed": gdpfed.__version__}
+        about = {
+            "format": FORMAT,
+            "id": secrets.token_hex(8),
+            "gdpfed": gdpfed.__version__,
+            "public_key": public_key(ledger.store.key),
+        }
         ledger._write([("ledger", about)])
         return ledger
 
@@ -213,9 +219,10 @@ class Ledger:
         """Ends a run: rounds that it held are free again. Records what each group's clients spent at most."""
         found = self.state.run(run)
         if found.is_open:
-            self._write([("close", {"run": run, "spent": self._spent_by_group(found)})])
+            self._write([("close", {"run": run, "spent": self.spent_by_group(found)})])
 
-    def _spent_by_group(self, run: Run) -> dict[str, float]:
+    def spent_by_group(self, run: Run) -> dict[str, float]:
+        """The most that a client of each group has spent over all runs, at its delta."""
         return {
             group.name: max(
                 (
@@ -312,6 +319,24 @@ class Ledger:
         # Budgets may have been tightened since the reservation.
         self._check_budget(found, found.group_number(attempt.group), pending=0)
         self._write([("charge", content)])
+
+    def participants(self, run: str, round_number: int, group: str) -> IntArray | None:
+        """Who took part in a group's round that was published; None if it was not."""
+        found = self.state.run(run)
+        attempts = found.attempts_of(round_number, found.group_number(group))
+        if not attempts or attempts[-1].state != "published":
+            return None
+        for row in reversed(self._store.rows):
+            if row.kind == "charge":
+                content = row.content
+                if attempts[-1].place.items() <= content.items():
+                    return unpack(content["clients"]).astype(np.int64)
+        raise AssertionError("a published attempt was charged")
+
+    def charge(self, run: str, round_number: int, group: str) -> "Charge":
+        """The last attempt of a group's round."""
+        found = self.state.run(run)
+        return Charge(self, found.attempts_of(round_number, found.group_number(group))[-1])
 
     def attempt(self, run: str, round_number: int, group: str, attempt: int) -> Attempt:
         """An attempt as it stands now."""

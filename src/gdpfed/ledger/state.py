@@ -230,8 +230,8 @@ class LedgerState:
             raise PrivacyError(
                 f"client {run.population.label(first)!r} {again} in {old!r} of "
                 f"run {run.name!r} already. Groups "
-                f"follow from budgets declared before the run: a change within it could depend on data, and clients' losses would "
-                f"no longer compose in parallel; start another run"
+                f"follow from budgets declared before the run: a change within it could depend on data, and clients' "
+                f"losses would no longer compose in parallel; start another run"
             )
 
     def _apply_enrol(self, content: dict[str, Any]) -> None:

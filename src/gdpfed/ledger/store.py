@@ -340,8 +340,8 @@ def _check_head(path: Path, rows: list[Row], head: tuple[int, str, str] | None, 
     if head is None or head[0] != len(rows):
         stated = "none" if head is None else head[0]
         raise PrivacyError(
-            f"row {len(rows) + 1} is missing from {str(path)!r}: it has {len(rows)} rows, its sealed head says {stated}; "
-            f"the last rows were deleted or added by hand; restore an untouched copy"
+            f"row {len(rows) + 1} is missing from {str(path)!r}: it has {len(rows)} rows, its sealed head says "
+            f"{stated}; the last rows were deleted or added by hand; restore an untouched copy"
         )
     if head[1] != last or (key is not None and not hmac.compare_digest(head[2], head_seal(key, len(rows), last))):
         raise PrivacyError(
