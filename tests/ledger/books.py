@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import PLDAccountant
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
 
 from gdpfed.ledger.ledger import Ledger, publish
 from gdpfed.planning.methods import make_plan
@@ -17,6 +17,7 @@ from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, parse_compact
 
 POPULATION = "60@1,90@2,50@6"
+TWO = "100@1,100@2"
 DELTA = 1e-3
 
 
@@ -65,7 +66,7 @@ def play(ledger: Ledger, run: str, rounds: range, *, each: int = 3) -> None:
 
 def oracle(events: list[tuple[float, float, int]], delta: float) -> float:
     """Epsilon by dp-accounting's own accountant and nothing of ours: (noise multiplier, rate, rounds) each."""
-    judge = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    judge = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-3)
     for noise, rate, rounds in events:
         judge.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), rounds))
     found = float(judge.get_epsilon(delta))

@@ -20,7 +20,7 @@ def test_classes_are_exact(shelf: Path) -> None:
         ledger.enrol("one", ["200", "201"], "group 3")
         play(ledger, "one", range(4, 5))
         state, people = ledger.state, ledger.state.population("people")
-        own: dict[int, tuple[tuple[str, int], ...]] = {place: () for place in range(204)}
+        own: dict[int, tuple[tuple[str, int], ...]] = dict.fromkeys(range(204), ())
         for place in range(200):
             group = int(state.run("one").assignment[place])
             own[place] = ((f"group {group}", 2 if place in (3, 4, 70) else 5),)
@@ -41,7 +41,7 @@ def test_a_budget_only_tightens(shelf: Path) -> None:
         assert people.epsilons[:3].tolist() == [0.5, 0.5, 1.0]
         assert people.deltas[:3].tolist() == [1e-3, 1e-5, 1e-3]
         rows = len(ledger.store.rows)
-        with pytest.raises(PrivacyError, match="client '0' allows epsilon=0.5, less than 0.7"):
+        with pytest.raises(PrivacyError, match=r"client '0' allows epsilon=0\.5, less than 0.7"):
             ledger.tighten("people", ["5", "0"], epsilon=0.7)
         with pytest.raises(PrivacyError, match="client '1' allows delta"):
             ledger.tighten("people", ["1"], delta=1e-4)
@@ -57,7 +57,7 @@ def test_labels_find_clients() -> None:
     named = Population("named", packed_budgets(budgets, 1e-5))
     assert named.places(["cy", "ana"]).tolist() == [2, 0]
     assert named.label(1) == "ben"
-    with pytest.raises(InputError, match="no client 'bem'.*did you mean 'ben'"):
+    with pytest.raises(InputError, match=r"no client 'bem'.*did you mean 'ben'"):
         named.places(["ana", "bem"])
     counted = Population("counted", packed_budgets(parse_compact("3@1"), 1e-5))
     assert counted.places(["2"]).tolist() == [2]

@@ -1,7 +1,7 @@
 """The second record of every row: a text file that is only ever appended to.
 
-Place: beside the database, under the store. One line for each row: number, kind, hash and body, separated by tabs. The
-store writes and syncs a line before the database commits its row.
+Place: beside the database, under the store. A row is number, kind, hash and body, separated by tabs; a line holds the
+rows that were added together. The store writes and syncs a line before the database commits its rows.
 """
 
 import os
@@ -23,6 +23,8 @@ __all__ = [
     "write_all",
 ]
 
+_BETWEEN = b"\x1e"
+
 
 def companion(path: Path, suffix: str) -> Path:
     """The file beside the ledger: ``suffix`` is journal, lock or key."""
@@ -31,16 +33,21 @@ def companion(path: Path, suffix: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalRows:
-    """The rows before the first line that does not follow, whether there is such a line, and how many whole lines."""
+    """The rows before the first that does not follow; how many there should be; whether a last line was cut off."""
 
     rows: list[Row]
-    is_damaged: bool
-    num_lines: int
+    num_written: int
+    is_torn: bool
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything in it cannot be used."""
+        return self.is_torn or self.num_written > len(self.rows)
 
 
-def journal_line(row: Row) -> bytes:
-    """A row as a line."""
-    return f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}\n".encode()
+def journal_line(rows: Sequence[Row]) -> bytes:
+    """Rows that were added together, as one line: a line that was cut off is none of them."""
+    return _BETWEEN.join(f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}".encode() for row in rows) + b"\n"
 
 
 def read_journal(path: Path) -> JournalRows:
@@ -51,19 +58,17 @@ def read_journal(path: Path) -> JournalRows:
     journal = companion(path, "journal")
     content = journal.read_bytes() if journal.is_file() else b""
     *lines, rest = content.split(b"\n")
+    written = [part for line in lines for part in line.split(_BETWEEN)]
     rows: list[Row] = []
     previous = GENESIS
-    for line in lines:
-        row = _parsed(line)
-        if (
-            row is None
-            or row.number != len(rows) + 1
-            or row.hash != row_hash(previous, len(rows) + 1, row.kind, row.body)
-        ):
-            return JournalRows(rows=rows, is_damaged=True, num_lines=len(lines))
+    for part in written:
+        row = _parsed(part)
+        number = len(rows) + 1
+        if row is None or row.number != number or row.hash != row_hash(previous, number, row.kind, row.body):
+            break
         previous = row.hash
         rows.append(row)
-    return JournalRows(rows=rows, is_damaged=bool(rest), num_lines=len(lines))
+    return JournalRows(rows=rows, num_written=len(written), is_torn=bool(rest))
 
 
 def _parsed(line: bytes) -> Row | None:
@@ -84,7 +89,7 @@ def rewrite_journal(path: Path, rows: Sequence[Row]) -> None:
     journal = companion(path, "journal")
     part = companion(path, "journal.part")
     with part.open("wb") as file:
-        file.writelines(journal_line(row) for row in rows)
+        file.writelines(journal_line([row]) for row in rows)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, journal)

@@ -2,8 +2,8 @@
 
 Place: between the ledger and the planner, when a run was lost to kills, when budgets were tightened, or when groups
 have stopped. For each class of clients: how strict must a fresh mechanism be, so that it fits after all that they have
-spent? That is the class's remaining budget (not the difference of epsilons, which would waste much of it); the
-planner plans for it as for any budget, and the result is let in like any run.
+spent? That is their remaining budget (not the difference of epsilons, which would waste much of it); the planner plans
+for it as for any budget, and the result is let in like any run.
 
 Guarantees (tests of the same name):
   the_rest_fits           the plan is let in by the ledger as it stands, and leaves out who has nothing left.
@@ -11,6 +11,7 @@ Guarantees (tests of the same name):
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from gdpfed.errors import PrivacyError
 from gdpfed.ledger.admission import check_admission
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.population import Population
-from gdpfed.ledger.spend import Budget, History, fits
+from gdpfed.ledger.population import IntArray, Population
+from gdpfed.ledger.spend import Budget, History, fits, strictest
 from gdpfed.ledger.state import LedgerState
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan, assign
@@ -33,6 +34,8 @@ __all__ = ["plan_the_rest", "remaining_epsilon"]
 _LEAST_NOISE, _MOST_NOISE, _CLOSE = 0.3, 3000.0, 1.002
 # A remaining budget below this is none.
 _LEAST_EPSILON = 1e-3
+# A class with more distinct budgets than this is planned by the strictest of each so many neighbours.
+_MOST_PARTS = 32
 # Rates differ from the assumed one, and so does what composes with the past: lowered until it fits.
 _LOWERED, _TIMES = 0.98, 20
 
@@ -54,6 +57,14 @@ def remaining_epsilon(history: History, budgets: tuple[Budget, ...], *, sampling
     return epsilon_of(mechanism(high), delta=delta)
 
 
+def _alike(population: Population, members: IntArray) -> Iterator[IntArray]:
+    """Members of a class in parts of equal epsilon; of neighbouring ones where there are many."""
+    values, place = np.unique(population.epsilons[members], return_inverse=True)
+    part = place * min(len(values), _MOST_PARTS) // len(values)
+    for number in np.unique(part):
+        yield members[part == number]
+
+
 def plan_the_rest(
     state: LedgerState, population: Population, settings: PlanSettings, *, places: NDArray[np.int64] | None = None
 ) -> tuple[Plan, NDArray[np.int16]]:
@@ -67,13 +78,13 @@ def plan_the_rest(
         taking_part &= np.isin(np.arange(len(population)), places)
     epsilons = np.zeros(len(population))
     for number in np.unique(population.class_of[taking_part]).tolist():
-        members = np.flatnonzero((population.class_of == number) & taking_part)
-        epsilons[members] = remaining_epsilon(
-            state.promised(population, number),
-            population.strictest_of(number),
-            sampling_rate=settings.participation,
-            num_rounds=settings.num_rounds,
-        )
+        for members in _alike(population, np.flatnonzero((population.class_of == number) & taking_part)):
+            epsilons[members] = remaining_epsilon(
+                state.promised(population, number),
+                strictest(population.epsilons[members], population.deltas[members]),
+                sampling_rate=settings.participation,
+                num_rounds=settings.num_rounds,
+            )
     chosen = np.flatnonzero(taking_part & (epsilons > _LEAST_EPSILON))
     if not len(chosen):
         raise PrivacyError(f"nobody in population {population.name!r} has budget left: nothing can be planned")

@@ -27,6 +27,7 @@ from gdpfed.privacy.accountant import (
     SampledGaussian,
     check_delta,
     delta_after_rounding,
+    epsilon_bound,
     epsilon_of,
     gaussian_epsilon,
     grid_interval,
@@ -55,18 +56,39 @@ def merged(events: Iterable[SampledGaussian]) -> History:
 
 def spent(history: Iterable[SampledGaussian], *, delta: float) -> float:
     """Epsilon at ``delta`` of all events together, against whoever sees only the released models."""
-    check_delta(delta)
     events = merged(history)
+    known = _without_composing(events, delta)
+    if known is not None:
+        return known
+    if len(events) == 1:
+        return epsilon_of(events[0], delta=delta)
+    listed = [[event.noise_multiplier.hex(), event.sampling_rate.hex(), event.num_rounds] for event in events]
+    return _composed_epsilon(events=json.dumps(listed), delta=float(delta))
+
+
+def _spent_at_most(events: History, *, delta: float) -> float:
+    """An upper bound on `spent`, about 0.1 % above it and much faster: a wider grid is never optimistic."""
+    known = _without_composing(events, delta)
+    if known is not None:
+        return known
+    if len(events) == 1:
+        return epsilon_bound(events[0], delta=delta)
+    num_rounds = sum(event.num_rounds for event in events)
+    delta = delta_after_rounding(delta, num_rounds)
+    interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
+    return math.inf if delta == 0 else _on_grid(events, delta, interval)
+
+
+def _without_composing(events: History, delta: float) -> float | None:
+    """The spend where a formula gives it: nothing, no noise, or no sampling."""
+    check_delta(delta)
     if not events:
         return 0.0
     if any(event.noise_multiplier == 0 for event in events):
         return math.inf
-    if len(events) == 1:
-        return epsilon_of(events[0], delta=delta)
-    if all(event.sampling_rate == 1 for event in events):
+    if len(events) > 1 and all(event.sampling_rate == 1 for event in events):
         return gaussian_epsilon(noise_multiplier=1.0, num_releases=_precision(events), delta=delta)
-    listed = [[event.noise_multiplier.hex(), event.sampling_rate.hex(), event.num_rounds] for event in events]
-    return _composed_epsilon(events=json.dumps(listed), delta=float(delta))
+    return None
 
 
 def _precision(events: Iterable[SampledGaussian]) -> float:
@@ -140,7 +162,10 @@ def strictest(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> tup
 def fits(history: Iterable[SampledGaussian], budgets: Iterable[Budget]) -> bool:
     """Whether the history keeps all budgets."""
     events = merged(history)
-    return all(spent(events, delta=delta) <= epsilon for epsilon, delta in budgets)
+    return all(
+        _spent_at_most(events, delta=delta) <= epsilon or spent(events, delta=delta) <= epsilon
+        for epsilon, delta in budgets
+    )
 
 
 def rounds_that_fit(
@@ -151,18 +176,22 @@ def rounds_that_fit(
     budgets: Sequence[Budget],
     at_most: int,
 ) -> int:
-    """How many more rounds, up to ``at_most``, keep all budgets after ``history``."""
+    """How many more rounds, up to ``at_most``, keep all budgets after ``history``.
 
-    def allowed(count: int) -> bool:
+    Found with the fast bound, then moved to the exact limit, which is at most a few rounds further.
+    """
+
+    def events(count: int) -> History:
         more = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=count)
-        return fits([*history, more], budgets)
+        return merged([*history, more])
 
-    if at_most < 1 or not allowed(1):
-        return 0
-    if allowed(at_most):
-        return at_most
-    most, too_many = 1, at_most
+    def surely(count: int) -> bool:
+        return all(_spent_at_most(events(count), delta=delta) <= epsilon for epsilon, delta in budgets)
+
+    most, too_many = 0, at_most + 1
     while too_many - most > 1:
-        middle = (most + too_many) // 2
-        most, too_many = (middle, too_many) if allowed(middle) else (most, middle)
+        middle = at_most if too_many > at_most else (most + too_many) // 2
+        most, too_many = (middle, too_many) if surely(middle) else (most, middle)
+    while most < at_most and fits(events(most + 1), budgets):
+        most += 1
     return most

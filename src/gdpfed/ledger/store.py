@@ -199,7 +199,7 @@ class Store:
         try:
             self._broken = "it stopped in the middle"
             self._fault(f"{point}:before-journal")
-            lines = b"".join(journal_line(row) for row in added)
+            lines = journal_line(added)
             half = len(lines) // 2
             write_all(self._journal, lines[:half])
             self._fault(f"{point}:torn-journal")
@@ -318,8 +318,8 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
         raise PrivacyError(f"{str(path)!r} is no ledger, or is damaged ({error}): restore a copy") from None
     known = checked_chain(found, source=repr(str(path)))
     _check_head(path, known, head, key)
-    found_lines = read_journal(path)
-    lines, damaged, claimed = found_lines.rows, found_lines.is_damaged, found_lines.num_lines
+    second = read_journal(path)
+    lines, claimed = second.rows, second.num_written
     journal = str(companion(path, "journal"))
     for ours, theirs in zip(known, lines, strict=False):
         if ours != theirs:
@@ -327,12 +327,12 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
                 f"row {ours.number} ({ours.kind}) differs between {str(path)!r} and {journal!r}: one of them was "
                 f"rewritten; restore an untouched copy"
             )
-    if damaged and claimed > len(known):
+    if len(lines) < claimed > len(known):
         raise PrivacyError(
             f"row {len(lines) + 1} of {journal!r} is damaged, and {str(path)!r} ends at row {len(known)} of {claimed}: "
             f"rows are lost; restore a copy of one of them"
         )
-    return known, lines, damaged
+    return known, lines, second.is_damaged
 
 
 def _check_head(path: Path, rows: list[Row], head: tuple[int, str, str] | None, key: bytes | None) -> None:
