@@ -65,14 +65,17 @@ class Ledger:
     def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
         """A new ledger without clients."""
         ledger = cls(Store.create(Path(path), key_file=key_file, **_faults(fault)), LedgerState())
+        ledger._begin()
+        return ledger
+
+    def _begin(self) -> None:
         about = {
             "format": FORMAT,
             "id": secrets.token_hex(8),
             "gdpfed": gdpfed.__version__,
-            "public_key": public_key(ledger.store.key),
+            "public_key": public_key(self._store.key),
         }
-        ledger._write([("ledger", about)])
-        return ledger
+        self._write([("ledger", about)])
 
     @classmethod
     def open(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
@@ -80,6 +83,9 @@ class Ledger:
         store = Store.open(Path(path), key_file=key_file, **_faults(fault))
         try:
             ledger = cls(store, replayed(store.rows))
+            if not store.rows:
+                # Whoever made the files stopped before the first row.
+                ledger._begin()
             ledger._abort_reservations()
         except BaseException:
             store.close()
