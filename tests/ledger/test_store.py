@@ -242,6 +242,20 @@ def test_lost_last_rows_are_noticed(shelf: Path) -> None:
         Ledger.open(copy / "book")
 
 
+def test_nobody_else_reads_the_samples(shelf: Path) -> None:
+    with book(shelf):
+        modes = {file.name: file.stat().st_mode & 0o077 for file in shelf.glob("book*")}
+    assert {name for name, open_to_others in modes.items() if open_to_others} <= {"book.lock"}
+    assert len(modes) >= 5
+
+
+def test_stopped_before_the_first_row(shelf: Path) -> None:
+    Store.create(shelf / "book").close()
+    with Ledger.open(shelf / "book") as ledger:
+        ledger.add_population("people", scaled(ONE, 1.0))
+    assert verify_ledger(shelf / "book").num_rows == 2
+
+
 def test_refusals(shelf: Path) -> None:
     with pytest.raises(InputError, match="gdpfed ledger init"):
         Ledger.open(shelf / "nothing")

@@ -17,6 +17,7 @@ __all__ = [
     "companion",
     "journal_line",
     "open_journal",
+    "private_opener",
     "read_journal",
     "rewrite_journal",
     "sync_folder",
@@ -79,16 +80,21 @@ def _parsed(line: bytes) -> Row | None:
         return None
 
 
+def private_opener(path: str, flags: int) -> int:
+    """For files that hold who took part: nobody else may read them."""
+    return os.open(path, flags, 0o600)
+
+
 def open_journal(path: Path) -> IO[bytes]:
     """To append to."""
-    return companion(path, "journal").open("ab", buffering=0)
+    return open(companion(path, "journal"), "ab", buffering=0, opener=private_opener)
 
 
 def rewrite_journal(path: Path, rows: Sequence[Row]) -> None:
     """Replaces the journal, whole or not at all."""
     journal = companion(path, "journal")
     part = companion(path, "journal.part")
-    with part.open("wb") as file:
+    with open(part, "wb", opener=private_opener) as file:
         file.writelines(journal_line([row]) for row in rows)
         file.flush()
         os.fsync(file.fileno())

@@ -41,6 +41,7 @@ from gdpfed.ledger.journal import (
     companion,
     journal_line,
     open_journal,
+    private_opener,
     read_journal,
     rewrite_journal,
     sync_folder,
@@ -110,12 +111,12 @@ class Store:
             lock = _locked(path)
             key_file = key_file or companion(path, "key")
             if not key_file.exists():
-                descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
+                with open(key_file, "xb", opener=private_opener) as file:
                     file.write(secrets.token_bytes(KEY_BYTES))
                     file.flush()
                     os.fsync(file.fileno())
             store = cls(path, key=read_key(key_file), rows=[], lock=lock, fault=fault)
+            open(path, "xb", opener=private_opener).close()
             store._database = _connected(path)
             store._database.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA:
@@ -124,7 +125,6 @@ class Store:
             store._database.execute("COMMIT")
             # So that the tables never depend on the log.
             store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            path.chmod(0o600)
             store._journal = open_journal(path)
             sync_folder(path.parent)
         return store
