@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import PrivacyError
 
-__all__ = ["GENESIS", "Row", "checked_chain", "following", "pack", "row_hash", "unpack"]
+__all__ = ["GENESIS", "Row", "checked_chain", "following", "pack", "pack_places", "row_hash", "unpack", "unpack_places"]
 
 # What the first row's hash is chained to.
 GENESIS = hashlib.sha256(b"gdpfed ledger").hexdigest()
@@ -96,3 +96,19 @@ def unpack(text: str) -> NDArray[Any]:
             "expected a packed array in a row of the ledger, got something else: it was edited"
         ) from None
     return found.astype(found.dtype.newbyteorder("="))
+
+
+def pack_places(places: NDArray[np.int64]) -> str:
+    """Places of clients, each once and in increasing order, as a short text: the gaps between them."""
+    gaps = np.diff(places, prepend=-1)
+    if (gaps < 1).any():
+        raise PrivacyError("expected every participant once, in increasing order")
+    return pack(gaps.astype(np.uint16 if gaps.max(initial=0) < 1 << 16 else np.uint32))
+
+
+def unpack_places(text: str) -> NDArray[np.int64]:
+    """The places that `pack_places` made the text of."""
+    gaps = unpack(text).astype(np.int64)
+    if (gaps < 1).any():
+        raise PrivacyError("expected every participant once, in increasing order")
+    return np.cumsum(gaps) - 1

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 import gdpfed
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
-from gdpfed.ledger.chain import pack, unpack
+from gdpfed.ledger.chain import pack, pack_places, unpack_places
 from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
 from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
@@ -315,9 +315,9 @@ class Ledger:
 
     def _charge_content(self, attempt: Attempt, participants: NDArray[Any]) -> dict[str, Any]:
         found = self.state.run(attempt.run)
-        places = np.asarray(participants, dtype=np.int64)
+        places = np.sort(np.asarray(participants, dtype=np.int64))
         check_participants(found, found.group_number(attempt.group), places)
-        return {**attempt.place, "clients": pack(places.astype(np.int32))}
+        return {**attempt.place, "clients": pack_places(places)}
 
     def _commit(self, attempt: Attempt, participants: NDArray[Any]) -> None:
         found = self.state.run(attempt.run)
@@ -336,7 +336,7 @@ class Ledger:
             if row.kind == "charge":
                 content = row.content
                 if attempts[-1].place.items() <= content.items():
-                    return unpack(content["clients"]).astype(np.int64)
+                    return unpack_places(content["clients"])
         raise AssertionError("a published attempt was charged")
 
     def charge(self, run: str, round_number: int, group: str) -> "Charge":
