@@ -46,7 +46,7 @@ def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest
     assert "participations" in out
     told = json.loads(call(capsys, "ledger", "history", "book", "--points", "1", "--json")[1])
     assert [one["round_number"] for one in told] == [0, 1, 2, 3] * 2
-    assert told[3]["epsilon"] == strict["spent_release"]
+    assert told[3]["epsilon_release"] == strict["spent_release"]
     assert "published" in call(capsys, "ledger", "history", "book", "--points", "0")[1]
 
     told = json.loads(call(capsys, "ledger", "verify", "book", "--json")[1])

@@ -53,14 +53,16 @@ def test_status_states_both_adversaries(shelf: Path) -> None:
 def test_by_round_ends_at_now(shelf: Path) -> None:
     with played(shelf) as ledger:
         run = ledger.state.run("run")
-        listed = run_history(ledger.state, run, points=3)
+        listed = run_history(ledger.state, run, ledger.store.rows, points=3)
         for status in run_status(ledger.state, run):
             own = [part for part in listed if part.group == status.group]
             assert len(own) == status.charged
-            costs = [part.epsilon for part in own if part.epsilon is not None]
-            assert len(costs) == 3
-            assert costs == sorted(costs)
-            assert own[-1].epsilon == status.spent_release
+            for name, now in (("release", status.spent_release), ("server", status.spent_server_max)):
+                costs = [cost for part in own if (cost := getattr(part, f"epsilon_{name}")) is not None]
+                assert len(costs) == 3
+                assert costs == sorted(costs)
+                assert costs[-1] == pytest.approx(now, rel=1e-9)
+            assert own[-1].epsilon_release == status.spent_release
         assert [(part.round_number, part.attempt, part.state) for part in listed[:3]] == [
             (0, 0, "charged"),
             (0, 1, "published"),

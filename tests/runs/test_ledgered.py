@@ -151,6 +151,39 @@ def test_a_stopped_group_is_left_out(tmp_path: Path) -> None:
             play(2)
 
 
+def test_lost_rounds_count_as_participations(tmp_path: Path) -> None:
+    """With a cap of two: a client that was in a lost round is left out one round earlier."""
+    plan = plan_for(TWO, cap=2)
+    trained: list[list[int]] = []
+
+    def inner(state: TrainingState, *, plan: Plan, clients: np.ndarray, **rest: object) -> Released:  # type: ignore[type-arg]
+        trained.append(clients.tolist())
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clipped=0, dropped=0)
+
+    with book(tmp_path, text=TWO, factor=2.0) as ledger:
+        start(ledger, text=TWO, plan=plan)
+        groups = ledger.state.run("run").assignment.astype(np.int64)
+        release = LedgeredRelease(inner, ledger, "run", np.arange(200))
+
+        def play(number: int, clients: list[int]) -> None:
+            state = TrainingState(
+                round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
+            )
+            release(state, plan=plan, assignment=groups, clients=np.array(clients), updates=None, seed=1)  # type: ignore[arg-type]
+
+        with pytest.raises(KeyboardInterrupt):
+            play(0, [1, 2])
+        play(0, [1, 2])
+        play(1, [1, 3])
+        # What was published is played again with those who took part.
+        play(0, [1, 2])
+        assert trained == [[1, 2], [1, 2], [3], [1, 2]]
+        assert ledger.state.run("run").participations[:4].tolist() == [0, 2, 2, 1]
+        assert ledger.state.run("run").charged == [3, 3]
+
+
 def test_a_run_that_does_not_fit_is_refused(tiny: Task, tmp_path: Path) -> None:
     link, plan = linked(tiny, tmp_path, factor=1.0)
     order, groups = dealt_order(tiny.budgets, 1), dealt_groups(plan, tiny.budgets, 1)

@@ -172,9 +172,10 @@ def history(
     from gdpfed.ledger.ledger import Ledger
     from gdpfed.ledger.status import run_history
 
-    state = Ledger.read(path).state
+    ledger = Ledger.read(path)
+    state = ledger.state
     runs = [state.run(run)] if run is not None else list(state.runs.values())
-    found = [part for one in runs for part in run_history(state, one, points=max(points, 0))]
+    found = [part for one in runs for part in run_history(state, one, ledger.store.rows, points=max(points, 0))]
     if as_json:
         print_json([plain(part) for part in found])
         return
@@ -186,11 +187,13 @@ def history(
             str(part.attempt),
             part.state,
             (part.content_hash or "")[:12],
-            "" if part.epsilon is None else rounded_up(part.epsilon),
+            "" if part.epsilon_release is None else rounded_up(part.epsilon_release),
+            "" if part.epsilon_server is None else rounded_up(part.epsilon_server, 2),
         ]
         for part in found
     ]
-    console().print(table("Charges", ["run", "group", "round", "attempt", "state", "content", "epsilon then"], rows))
+    columns = ["run", "group", "round", "attempt", "state", "content", "release", "server"]
+    console().print(table("Charges, and the epsilon of each group's worst client by then", columns, rows))
 
 
 @ledger_app.command("verify")

@@ -46,7 +46,9 @@ def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, An
     elif content in ("charges", "status"):
         for run in state.runs.values():
             found: Iterable[Any] = (
-                run_history(state, run, points=points) if content == "charges" else run_status(state, run)
+                run_history(state, run, ledger.store.rows, points=points)
+                if content == "charges"
+                else run_status(state, run)
             )
             for part in found:
                 yield as_json(part)

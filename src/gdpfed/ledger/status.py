@@ -9,7 +9,7 @@ Guarantees (tests of the same name):
   every_client_is_listed           with its own spend at its own delta.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.admission import rounds_left
+from gdpfed.ledger.chain import Row, unpack_places
 from gdpfed.ledger.population import IntArray, Population
 from gdpfed.ledger.spend import History, merged, spent
 from gdpfed.ledger.state import LedgerState, Run
@@ -114,7 +115,7 @@ def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChargedRound:
-    """One attempt, and the release epsilon of its group's worst client once it was charged (None: not computed)."""
+    """One attempt, and what its group's worst client had spent once it was charged (None: not computed)."""
 
     run: str
     group: str
@@ -122,40 +123,72 @@ class ChargedRound:
     attempt: int
     state: str
     content_hash: str | None
-    epsilon: float | None
     delta: float
+    epsilon_release: float | None = None
+    epsilon_server: float | None = None
 
 
-def run_history(state: LedgerState, run: Run, *, points: int = 10) -> list[ChargedRound]:
-    """Every attempt of a run in order, with the epsilon at up to ``points`` rounds and at the last.
+def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: int = 10) -> list[ChargedRound]:
+    """Every attempt of a run, group by group, with epsilons at up to ``points`` rounds, the last among them.
 
-    Other runs on the same clients count as they stand now.
+    ``rows`` are the ledger's, for who took part when. Other runs on the same clients count as they stand now.
     """
+    seen = _seen_then(run, rows, points)
     found = []
     for number, group in enumerate(run.plan.groups):
         numbers = run.population.classes_in(run.name, number)
-        attempts = [
-            attempt for (_, place), listed in sorted(run.attempts.items()) if place == number for attempt in listed
-        ]
-        total = run.charged[number]
-        stops = {round(total * (step + 1) / points) for step in range(points)} if points else set()
-        done = 0
-        for attempt in attempts:
-            is_charged = attempt.state in ("charged", "published")
-            done += is_charged
-            epsilon = _epsilon_then(state, run, number, numbers, done) if is_charged and done in stops else None
-            found.append(
-                ChargedRound(
-                    run=run.name,
-                    group=group.name,
-                    round_number=attempt.round_number,
-                    attempt=attempt.attempt,
-                    state=attempt.state,
-                    content_hash=attempt.content_hash,
-                    epsilon=epsilon,
-                    delta=group.delta,
+        deltas = [delta for place in numbers for _, delta in run.population.strictest_of(place)]
+        done, stops = 0, _stops(run.charged[number], points)
+        for (round_number, place), attempts in sorted(run.attempts.items()):
+            for attempt in attempts if place == number else ():
+                is_charged = attempt.state in ("charged", "published")
+                done += is_charged
+                costs: dict[str, float] = {}
+                if is_charged and done in stops:
+                    most = seen[round_number, attempt.attempt, group.name]
+                    costs["epsilon_release"] = _epsilon_then(state, run, number, numbers, done)
+                    costs["epsilon_server"] = max(
+                        gaussian_epsilon(noise_multiplier=1.0, num_releases=most, delta=delta) for delta in deltas
+                    )
+                found.append(
+                    ChargedRound(
+                        run=run.name,
+                        group=group.name,
+                        round_number=round_number,
+                        attempt=attempt.attempt,
+                        state=attempt.state,
+                        content_hash=attempt.content_hash,
+                        delta=min(deltas, default=group.delta),
+                        **costs,
+                    )
                 )
-            )
+    return found
+
+
+def _stops(total: int, points: int) -> set[int]:
+    """The counts of charges at which epsilons are computed."""
+    return {round(total * (step + 1) / points) for step in range(points)}
+
+
+def _seen_then(run: Run, rows: Sequence[Row], points: int) -> dict[tuple[int, int, str], float]:
+    """What the server had seen of a group's most seen client after each charge, as `Population.precision`."""
+    if not points:
+        return {}
+    seen: NDArray[np.float64] = np.zeros(len(run.population))
+    found: dict[tuple[int, int, str], float] = {}
+    charges = [row.content for row in rows if row.kind == "charge"]
+    own = [content for content in charges if content["run"] == run.name]
+    for content in own:
+        place = run.group_number(content["group"])
+        seen[unpack_places(content["clients"])] -= run.plan.groups[place].noise_multiplier ** -2.0
+    # Less this run's: what other runs have shown of each client.
+    seen += run.population.precision
+    members = [np.flatnonzero(run.assignment == place) for place in range(len(run.plan.groups))]
+    for content in own:
+        place = run.group_number(content["group"])
+        seen[unpack_places(content["clients"])] += run.plan.groups[place].noise_multiplier ** -2.0
+        most = float(np.maximum(seen[members[place]], 0.0).max(initial=0.0))
+        found[content["round"], content["attempt"], content["group"]] = most
     return found
 
 
