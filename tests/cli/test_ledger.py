@@ -24,6 +24,7 @@ def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest
     code, out, err = call(capsys, *train, "--out", "one")
     assert code == 0, err
     assert "charged to" in out
+    assert "over all runs of the ledger" in out
     # A second run does not fit: refused before there is a folder.
     code, _, err = call(capsys, *train, "--out", "two")
     assert code == 2

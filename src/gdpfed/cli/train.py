@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json, rounded_up, table
+from gdpfed.cli.show import console, finite, print_json, rounded_up, table
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method, make_plan
 from gdpfed.planning.plan import Plan
@@ -193,13 +193,27 @@ def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_
                 "seed": run.seed,
                 "accuracy": final.accuracy,
                 "loss": final.loss,
+                "epsilons": [finite(epsilon) for epsilon in _spent(run)],
                 "stamp": STAMP,
             }
         )
         return
-    costs = ", ".join(rounded_up(group.epsilon_release, 3) for group in run.plan.groups)
-    out.print(f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}", soft_wrap=True)
+    costs = ", ".join(rounded_up(epsilon, 3) for epsilon in _spent(run))
+    where = "" if run.ledger is None else ", over all runs of the ledger"
+    out.print(
+        f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}", soft_wrap=True
+    )
     out.print(f"see it with: gdpfed show {run.path}", soft_wrap=True)
+
+
+def _spent(run: "RunFolder") -> list[float]:
+    """Each group's release epsilon: the plan's, or what its clients have spent by the ledger."""
+    if run.ledger is None:
+        return [group.epsilon_release for group in run.plan.groups]
+    from gdpfed.ledger.ledger import Ledger
+
+    ledger = Ledger.read(run.ledger.path)
+    return list(ledger.spent_by_group(ledger.state.run(run.ledger.run)).values())
 
 
 @contextmanager
