@@ -9,8 +9,8 @@ Place: under the ledger; knows rows, not their meaning.
 
 A row is acknowledged when it stands in both records. SQLite drops what follows a damaged place in its write-ahead log,
 so the log alone could forget an acknowledged row; the journal has it, and on opening the two are compared: what one
-lacks at its end is taken from the other, and where they differ nothing is opened. Measured: the journal costs one sync
-more, a third of a commit; checkpointing the log after every commit would cost two.
+lacks at its end is taken from the other, and where they differ nothing is opened. Measured on one machine: a commit
+takes 0.24 ms, with the journal 0.37 ms; moving the log into the database after every commit instead, 0.64 ms.
 
 Guarantees (tests of the same name):
   a_second_writer_is_refused        while one process writes, another is told which.
