@@ -50,6 +50,18 @@ COMMANDS = [
     "data list",
     "data get",
     "data check",
+    "ledger",
+    "ledger init",
+    "ledger status",
+    "ledger clients",
+    "ledger history",
+    "ledger verify",
+    "ledger export",
+    "ledger receipt",
+    "ledger join",
+    "ledger leave",
+    "ledger tighten",
+    "ledger close",
 ]
 
 

@@ -13,6 +13,7 @@ import typer
 from gdpfed import __version__
 from gdpfed.cli.account import account
 from gdpfed.cli.data import data_app
+from gdpfed.cli.ledger import ledger_app
 from gdpfed.cli.plan import plan_app, verify
 from gdpfed.cli.report import plot_runs, report_runs
 from gdpfed.cli.reproduce import reproduce_app
@@ -37,6 +38,7 @@ app.command("show")(show_runs)
 app.command("report")(report_runs)
 app.command("plot")(plot_runs)
 app.add_typer(data_app, name="data")
+app.add_typer(ledger_app, name="ledger")
 app.command()(verify)
 app.command()(account)
 app.add_typer(reproduce_app, name="reproduce")

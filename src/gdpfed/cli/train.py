@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json, rounded_up, table
+from gdpfed.cli.show import console, finite, print_json, rounded_up, table
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method, make_plan
+from gdpfed.planning.plan import Plan
 from gdpfed.tasks.task import DEMONSTRATION, Task, load_task
 
 if TYPE_CHECKING:
     from gdpfed.results.runs import Curve
     from gdpfed.runs.folder import RunFolder
+    from gdpfed.runs.ledgered import LedgerLink
     from gdpfed.runs.simulate import Progress, Watcher
 
 __all__ = ["compare_runs", "resume_run", "show_runs", "train_run"]
@@ -90,6 +93,12 @@ def train_run(
     secure: Secure = False,
     dropout: Dropout = None,
     colluders: Colluders = None,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Charge every round to this ledger; resume goes on through it.")
+    ] = None,
+    population: Annotated[
+        str | None, typer.Option("--population", help="With --ledger: whose budgets. Default: the only one there is.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run. Default: runs/TASK-METHOD-seedN.")
     ] = None,
@@ -126,8 +135,22 @@ def train_run(
     name = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
     secured = "-secure" if task.training.secure else ""
     folder = out or Path("runs") / f"{name}-{plan.method}{secured}-seed{seed}"
-    run = create_run(folder, task=task, plan=plan, seed=seed)
+    link = None if ledger is None else _link(ledger, population, task, plan, seed=seed, name=folder.name)
+    run = create_run(folder, task=task, plan=plan, seed=seed, ledger=link)
     _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+
+
+def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: int, name: str) -> "LedgerLink":
+    """A place in the ledger; what it would refuse is refused before there is a folder."""
+    from gdpfed.ledger.ledger import Ledger
+    from gdpfed.runs.ledgered import LedgerLink, check_link, population_of
+    from gdpfed.runs.simulate import dealt_groups, dealt_order
+
+    chosen = population_of(Ledger.read(path), population)
+    link = LedgerLink(path=path.absolute(), population=chosen, run=f"{name}-{secrets.token_hex(3)}")
+    groups = dealt_groups(plan, task.budgets, seed)
+    check_link(link, plan, task.budgets, order=dealt_order(task.budgets, seed), assignment=groups)
+    return link
 
 
 def resume_run(
@@ -154,6 +177,7 @@ def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_
     out = console()
     if not as_json:
         how = ", secure sums" if run.task.training.secure else ""
+        how += f", charged to {run.ledger.path} as {run.ledger.run}" if run.ledger is not None else ""
         out.print(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}", soft_wrap=True)
     with _watching(run.plan.num_rounds, quiet=as_json) as watch:
         final = simulate(run, num_workers=_workers(workers), data_dir=data_dir, watch=watch)
@@ -165,13 +189,27 @@ def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_
                 "seed": run.seed,
                 "accuracy": final.accuracy,
                 "loss": final.loss,
+                "epsilons": [finite(epsilon) for epsilon in _spent(run)],
                 "stamp": STAMP,
             }
         )
         return
-    costs = ", ".join(rounded_up(group.epsilon_release, 3) for group in run.plan.groups)
-    out.print(f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}", soft_wrap=True)
+    costs = ", ".join(rounded_up(epsilon, 3) for epsilon in _spent(run))
+    where = "" if run.ledger is None else ", over all runs of the ledger"
+    out.print(
+        f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}", soft_wrap=True
+    )
     out.print(f"see it with: gdpfed show {run.path}", soft_wrap=True)
+
+
+def _spent(run: "RunFolder") -> list[float]:
+    """Each group's release epsilon: the plan's, or what its clients have spent by the ledger."""
+    if run.ledger is None:
+        return [group.epsilon_release for group in run.plan.groups]
+    from gdpfed.ledger.ledger import Ledger
+
+    ledger = Ledger.read(run.ledger.path)
+    return list(ledger.spent_by_group(ledger.state.run(run.ledger.run)).values())
 
 
 @contextmanager

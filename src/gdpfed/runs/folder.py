@@ -10,6 +10,7 @@ Place: between the rounds and the disk.
     checkpoint.safetensors   the state after the last finished round
     model.safetensors   the final model, with the plan's hash
     versions.json       what ran
+    ledger.json         where the run is charged, if it is: the ledger, the population, the run's name in it
     events/             for TensorBoard: tensorboard --logdir RUN
 
 Every file is written whole or not at all. A record is written before its checkpoint, and records beyond the checkpoint
@@ -37,6 +38,7 @@ import gdpfed
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
+from gdpfed.runs.ledgered import LedgerLink, read_link
 from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, load_task, task_to_toml
 from gdpfed.training.rounds import TrainingState
@@ -87,6 +89,7 @@ class RunFolder:
     task: Task
     plan: Plan
     seed: int
+    ledger: LedgerLink | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -166,7 +169,7 @@ class RunFolder:
         _replace(self.path / "model.safetensors", content)
 
 
-def create_run(path: Path, *, task: Task, plan: Plan, seed: int) -> RunFolder:
+def create_run(path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None) -> RunFolder:
     """A new folder, with everything that is fixed before the first round."""
     if (path / "run.toml").exists():
         raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another --out")
@@ -186,8 +189,10 @@ def create_run(path: Path, *, task: Task, plan: Plan, seed: int) -> RunFolder:
         "stamp": STAMP,
     }
     _replace(path / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
+    if ledger is not None:
+        _replace(path / "ledger.json", ledger.as_json().encode())
     _replace(path / "run.toml", (header + f"# seed = {seed}\n" + task_to_toml(task)).encode())
-    return RunFolder(path=path, task=task, plan=plan, seed=seed)
+    return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger)
 
 
 def _with_own_budgets(path: Path, task: Task) -> Task:
@@ -215,4 +220,5 @@ def open_run(path: Path) -> RunFolder:
         task=load_task(str(path / "run.toml")),
         plan=load_plan(path / "plan.toml"),
         seed=int(versions["seed"]),
+        ledger=read_link(path / "ledger.json"),
     )

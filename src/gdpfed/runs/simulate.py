@@ -21,10 +21,13 @@ from torch import Tensor, nn
 
 from gdpfed import streams
 from gdpfed.errors import InputError
+from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.ledger import Ledger
 from gdpfed.planning.plan import Plan, assign
 from gdpfed.privacy.accountant import epsilon_bound
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.folder import RunFolder
+from gdpfed.runs.ledgered import LedgeredRelease, joined_run
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.partitions import partition_dirichlet, partition_iid, partition_natural
@@ -32,7 +35,7 @@ from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.rounds import Release, RoundRecord, TrainingState, float_release, initial_state, run_round
 
-__all__ = ["Evaluation", "Progress", "Simulation", "prepare", "simulate", "spent_so_far"]
+__all__ = ["Evaluation", "Progress", "Simulation", "dealt_groups", "dealt_order", "prepare", "simulate", "spent_so_far"]
 
 _EVALUATION_BATCH = 250
 
@@ -135,6 +138,11 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
     )
 
 
+def _spent(plan: Plan, rounds: int, charging: LedgeredRelease | None) -> tuple[float, ...]:
+    """By the ledger where there is one: other runs and lost rounds count too."""
+    return spent_so_far(plan, rounds) if charging is None else charging.spent()
+
+
 def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[NDArray[np.int64]]:
     generator = streams.generator(seed, "partition")
     if training.partition == "iid":
@@ -152,12 +160,24 @@ def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, see
     return partition_natural(dataset.owners, num_clients, generator=generator)
 
 
+def dealt_order(budgets: Budgets, seed: int) -> NDArray[np.int64]:
+    """Whose budget each client has: its own, or dealt out at random where clients have no names."""
+    if budgets.clients is not None:
+        return np.arange(len(budgets), dtype=np.int64)
+    return streams.generator(seed, "groups").permutation(len(budgets))
+
+
 def _shuffled(budgets: Budgets, seed: int) -> Budgets:
-    """The budgets dealt out at random, where clients have no names: groups must not follow the data's order."""
+    """The budgets as they are dealt out: groups must not follow the data's order."""
     if budgets.clients is not None:
         return budgets
-    order = streams.generator(seed, "groups").permutation(len(budgets))
+    order = dealt_order(budgets, seed)
     return dataclasses.replace(budgets, epsilons=budgets.epsilons[order], deltas=budgets.deltas[order])
+
+
+def dealt_groups(plan: Plan, budgets: Budgets, seed: int) -> NDArray[np.int64]:
+    """Each simulated client's group."""
+    return assign(plan, _shuffled(budgets, seed))
 
 
 def prepare(
@@ -196,7 +216,7 @@ def prepare(
         )
     return Simulation(
         plan=plan,
-        assignment=assign(plan, _shuffled(task.budgets, seed)),
+        assignment=dealt_groups(plan, task.budgets, seed),
         release=release,
         model=model,
         trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk),
@@ -214,22 +234,60 @@ def simulate(
     watch: Watcher | None = None,
     chunk: int | None = None,
 ) -> Evaluation:
-    """Runs, or goes on with, a run to its end; returns the last evaluation."""
+    """Runs, or goes on with, a run to its end; returns the last evaluation. With a ledger, through it."""
     torch.set_num_threads(1)
+    if run.ledger is None:
+        return _simulate(run, None, num_workers=num_workers, data_dir=data_dir, watch=watch, chunk=chunk)
+    with Ledger.open(run.ledger.path) as ledger:
+        return _simulate(run, ledger, num_workers=num_workers, data_dir=data_dir, watch=watch, chunk=chunk)
+
+
+def _charging(simulation: Simulation, run: RunFolder, ledger: Ledger) -> LedgeredRelease:
+    if run.ledger is None:
+        raise AssertionError("a run with a ledger has a link to it")
+    places = joined_run(
+        ledger,
+        run.ledger,
+        run.plan,
+        run.task.budgets,
+        order=dealt_order(run.task.budgets, run.seed),
+        assignment=simulation.assignment,
+    )
+    return LedgeredRelease(simulation.release, ledger, run.ledger.run, places)
+
+
+def _simulate(
+    run: RunFolder,
+    ledger: Ledger | None,
+    *,
+    num_workers: int,
+    data_dir: str | Path | None,
+    watch: Watcher | None,
+    chunk: int | None,
+) -> Evaluation:
     simulation = prepare(run.task, run.plan, seed=run.seed, num_workers=num_workers, data_dir=data_dir, chunk=chunk)
+    charging = None if ledger is None else _charging(simulation, run, ledger)
+    if charging is not None:
+        simulation = dataclasses.replace(simulation, release=charging)
     state = run.load_checkpoint() or simulation.initial_state()
     evaluation = None
     board = run.event_writer(state.round_number)
     try:
-        while state.round_number < run.plan.num_rounds:
+        while state.round_number < run.plan.num_rounds and (charging is None or charging.run.is_open):
             started = time.perf_counter()
-            state, record = simulation.run_round(state)
+            try:
+                state, record = simulation.run_round(state)
+            except ExhaustedError:
+                # Every group has stopped: the model is what it is.
+                break
+            if charging is not None:
+                record = dataclasses.replace(record, cohort=charging.cohort)
             seconds = time.perf_counter() - started
             due = (
                 state.round_number % run.task.training.evaluate_every == 0 or state.round_number == run.plan.num_rounds
             )
             evaluation = simulation.evaluate(state.parameters) if due else None
-            spent = spent_so_far(run.plan, state.round_number) if due else None
+            spent = _spent(run.plan, state.round_number, charging) if due else None
             if evaluation is not None and spent is not None:
                 run.append("records.jsonl", _as_json(state, record, evaluation, spent))
                 board.add_scalar("accuracy", evaluation.accuracy, state.round_number)
@@ -249,6 +307,8 @@ def simulate(
                         clients_per_second=sum(record.cohort) / seconds,
                     )
                 )
+        if charging is not None:
+            charging.close()
         final = evaluation or simulation.evaluate(state.parameters)
         model = simulation.load(state.parameters)
         names, tensors = zip(*((name, value.detach()) for name, value in model.named_parameters()), strict=True)

@@ -1,0 +1,1 @@
+"""A privacy ledger that cannot be overspent: charges are durable before releases, over all runs of a population."""

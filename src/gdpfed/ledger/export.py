@@ -1,0 +1,79 @@
+"""A ledger's content for other programs: JSON and CSV.
+
+Place: reads the ledger, for the command line. Clients are everyone's spend, charges are every attempt, rows are the
+chain itself, from which all else can be computed again.
+
+Guarantees (tests of the same name):
+  exports_agree          JSON and CSV hold the same clients and charges.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from gdpfed.errors import InputError, suggestion
+from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.status import client_statuses, run_history, run_status
+
+__all__ = ["CONTENTS", "Content", "as_json", "export"]
+
+Content = Literal["status", "clients", "charges", "rows"]
+CONTENTS: tuple[Content, ...] = get_args(Content)
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """A dataclass for JSON, which has no infinity: no bound is null."""
+    return {
+        name: None if isinstance(part, float) and math.isinf(part) else part
+        for name, part in dataclasses.asdict(value).items()
+    }
+
+
+def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, Any]]:
+    state = ledger.state
+    if content == "rows":
+        for row in ledger.store.rows:
+            yield dataclasses.asdict(row)
+    elif content == "clients":
+        for population in state.populations.values():
+            for client in client_statuses(state, population):
+                yield {"population": population.name, **as_json(client)}
+    elif content in ("charges", "status"):
+        for run in state.runs.values():
+            found: Iterable[Any] = (
+                run_history(state, run, ledger.store.rows, points=points)
+                if content == "charges"
+                else run_status(state, run)
+            )
+            for part in found:
+                yield as_json(part)
+    else:
+        raise InputError(f"expected one of {', '.join(CONTENTS)}, got {content!r}{suggestion(content, CONTENTS)}")
+
+
+def export(ledger: Ledger, content: str, path: Path, *, points: int = 10) -> int:
+    """Writes records to a .json or .csv file, whole or not at all; returns how many."""
+    kind = path.suffix.lower()
+    if kind not in (".json", ".csv"):
+        raise InputError(f"expected a file name that ends in .json or .csv, got {path.name!r}")
+    records = list(_records(ledger, content, points))
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", newline="", encoding="utf-8") as file:
+            if kind == ".json":
+                about = {"ledger": ledger.state.about["id"], "head": [len(ledger.store.rows), ledger.store.last_hash]}
+                json.dump({**about, content: records}, file, indent=1, allow_nan=False)
+                file.write("\n")
+            else:
+                writer = csv.DictWriter(file, fieldnames=list(records[0]) if records else [])
+                writer.writeheader()
+                writer.writerows(records)
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    return len(records)

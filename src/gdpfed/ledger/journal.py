@@ -1,0 +1,117 @@
+"""The second record of every row: a text file that is only ever appended to.
+
+Place: beside the database, under the store. A row is number, kind, hash and body, separated by tabs; a line holds the
+rows that were added together. The store writes and syncs a line before the database commits its rows.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gdpfed.ledger.chain import GENESIS, Row, row_hash
+
+__all__ = [
+    "JournalRows",
+    "companion",
+    "journal_line",
+    "open_journal",
+    "private_opener",
+    "read_journal",
+    "rewrite_journal",
+    "sync_folder",
+    "write_all",
+]
+
+_BETWEEN = b"\x1e"
+
+
+def companion(path: Path, suffix: str) -> Path:
+    """The file beside the ledger: ``suffix`` is journal, lock or key."""
+    return path.with_name(f"{path.name}.{suffix}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalRows:
+    """The rows before the first that does not follow; how many there should be; whether a last line was cut off."""
+
+    rows: list[Row]
+    num_written: int
+    is_torn: bool
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything in it cannot be used."""
+        return self.is_torn or self.num_written > len(self.rows)
+
+
+def journal_line(rows: Sequence[Row]) -> bytes:
+    """Rows that were added together, as one line: a line that was cut off is none of them."""
+    return _BETWEEN.join(f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}".encode() for row in rows) + b"\n"
+
+
+def read_journal(path: Path) -> JournalRows:
+    """What the journal of a ledger holds.
+
+    A last line without its end was never acknowledged: its writer stopped in the middle.
+    """
+    journal = companion(path, "journal")
+    content = journal.read_bytes() if journal.is_file() else b""
+    *lines, rest = content.split(b"\n")
+    written = [part for line in lines for part in line.split(_BETWEEN)]
+    rows: list[Row] = []
+    previous = GENESIS
+    for part in written:
+        row = _parsed(part)
+        number = len(rows) + 1
+        if row is None or row.number != number or row.hash != row_hash(previous, number, row.kind, row.body):
+            break
+        previous = row.hash
+        rows.append(row)
+    return JournalRows(rows=rows, num_written=len(written), is_torn=bool(rest))
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        number, kind, digest, body = line.decode().split("\t", 3)
+        return Row(number=int(number), kind=kind, body=body, hash=digest)
+    except ValueError:
+        return None
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For files that hold who took part: nobody else may read them."""
+    return os.open(path, flags, 0o600)
+
+
+def open_journal(path: Path) -> IO[bytes]:
+    """To append to."""
+    return open(companion(path, "journal"), "ab", buffering=0, opener=private_opener)
+
+
+def rewrite_journal(path: Path, rows: Sequence[Row]) -> None:
+    """Replaces the journal, whole or not at all."""
+    journal = companion(path, "journal")
+    part = companion(path, "journal.part")
+    with open(part, "wb", opener=private_opener) as file:
+        file.writelines(journal_line([row]) for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, journal)
+    sync_folder(path.parent)
+
+
+def write_all(file: IO[bytes], content: bytes) -> None:
+    """An unbuffered write may be short."""
+    while content:
+        content = content[file.write(content) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

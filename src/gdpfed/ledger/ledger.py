@@ -1,0 +1,394 @@
+"""The ledger: populations with budgets, runs with plans, and charges that come before releases.
+
+Place: what training talks to. Every change is checked, then made durable, then applied.
+
+    with Ledger.open(path) as ledger:
+        ledger.start_run("monday", "hospitals", plan, assignment)
+        charge = ledger.reserve("monday", round_number, "group 1")
+        charge.commit(participants)          # durable; only now may anything leave
+        ...release...
+        charge.publish(content_hash)
+
+Guarantees (tests of the same name):
+  spend_survives_kills       kills and resumes: what was spent is the undisturbed run's plus the rounds that were
+                             charged and never published.
+  twice_the_rounds_is_recomputed   50 rounds at epsilon 0.5 extended to 100 cost 0.683, or are refused.
+  joining_and_leaving        who joins is charged from then on, who leaves until then.
+
+Does not: hide who took part. The ledger holds every sample; the release epsilons need them secret, so the file is as
+secret as the samples.
+"""
+
+import dataclasses
+import datetime
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gdpfed
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
+from gdpfed.ledger.chain import pack, pack_places, unpack_places
+from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
+from gdpfed.ledger.keys import public_key
+from gdpfed.ledger.population import IntArray, Population, packed_budgets
+from gdpfed.ledger.spend import spent
+from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_participants, replayed
+from gdpfed.ledger.store import FaultPoint, Store
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_hash
+from gdpfed.privacy.accountant import accountant_version, check_num_rounds
+from gdpfed.privacy.budgets import Budgets
+
+__all__ = ["Charge", "Ledger", "publish"]
+
+Entry = tuple[str, Mapping[str, Any]]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Ledger:
+    """A ledger opened to write, or (`read`) a snapshot of one."""
+
+    def __init__(self, store: Store, state: LedgerState) -> None:
+        self._store = store
+        self.state = state
+
+    @classmethod
+    def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
+        """A new ledger without clients."""
+        ledger = cls(Store.create(Path(path), key_file=key_file, **_faults(fault)), LedgerState())
+        ledger._begin()
+        return ledger
+
+    def _begin(self) -> None:
+        about = {
+            "format": FORMAT,
+            "id": secrets.token_hex(8),
+            "gdpfed": gdpfed.__version__,
+            "public_key": public_key(self._store.key),
+        }
+        self._write([("ledger", about)])
+
+    @classmethod
+    def open(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
+        """An existing ledger, to write; refused while another process has it."""
+        store = Store.open(Path(path), key_file=key_file, **_faults(fault))
+        try:
+            ledger = cls(store, replayed(store.rows))
+            if not store.rows:
+                # Whoever made the files stopped before the first row.
+                ledger._begin()
+            ledger._abort_reservations()
+        except BaseException:
+            store.close()
+            raise
+        return ledger
+
+    @classmethod
+    def read(cls, path: str | Path, *, key_file: Path | None = None) -> "Ledger":
+        """A snapshot, also while another process writes."""
+        store = Store.read(Path(path), key_file=key_file)
+        return cls(store, replayed(store.rows))
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self._store.close()
+
+    @property
+    def store(self) -> Store:
+        """The rows."""
+        return self._store
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        stamped = [(kind, {**content, "at": _now()}) for kind, content in entries]
+        for row in self._store.append(stamped):
+            self.state.apply(row)
+
+    # Clients.
+
+    def add_population(self, name: str, budgets: Budgets, *, default_delta: float | None = None) -> Population:
+        """Clients with their budgets; ``default_delta`` is for those without their own."""
+        if name in self.state.populations:
+            raise InputError(
+                f"the ledger has a population {name!r} already: choose another name, or let clients join it"
+            )
+        delta = budgets.default_delta if default_delta is None else default_delta
+        self._write([("population", {"population": name, **packed_budgets(budgets, delta)})])
+        return self.state.population(name)
+
+    def join(self, population: str, budgets: Budgets, *, default_delta: float | None = None) -> IntArray:
+        """More clients; returns their places. They take part once they are enrolled in a run."""
+        found = self.state.population(population)
+        if (budgets.clients is None) != (found.labels is None):
+            named = "with" if found.labels is not None else "without"
+            raise InputError(f"expected clients {named} names, as the others of population {population!r} are")
+        for label in budgets.clients or ():
+            if label in found.places_by_label:
+                raise InputError(
+                    f"population {population!r} has a client {label!r} already: tighten its budget instead"
+                )
+        delta = float(found.deltas.max()) if default_delta is None else default_delta
+        before = len(found)
+        self._write([("join", {"population": population, **packed_budgets(budgets, delta)})])
+        return np.arange(before, len(found), dtype=np.int64)
+
+    def leave(self, population: str, clients: Sequence[str]) -> None:
+        """These clients take no further part in any run; what they spent stands."""
+        places = self.state.population(population).places(clients)
+        self._write([("leave", {"population": population, "clients": pack(places)})])
+
+    def tighten(
+        self, population: str, clients: Sequence[str], *, epsilon: float | None = None, delta: float | None = None
+    ) -> None:
+        """Lowers the budgets of these clients from the next charge on."""
+        found = self.state.population(population)
+        places = found.places(clients)
+        found.check_tighter(places, epsilon=epsilon, delta=delta)
+        content = {"population": population, "clients": pack(places), "epsilon": epsilon, "delta": delta}
+        self._write([("tighten", content)])
+
+    # Runs.
+
+    def start_run(self, name: str, population: str, plan: Plan, assignment: NDArray[Any]) -> Run:
+        """Lets a run in, if all its rounds fit the budgets; ``assignment`` is each client's group, -1 for nobody."""
+        found = self.state.population(population)
+        if name in self.state.runs:
+            known = self.state.runs[name]
+            if known.plan_hash == plan_hash(plan):
+                raise InputError(f"the ledger has a run {name!r} already: resume it, or choose another name")
+            raise PrivacyError(
+                f"the ledger has a run {name!r} with another plan ({known.num_rounds} rounds): its charges stand; "
+                f"extend it, or start another run"
+            )
+        if not plan.is_private:
+            raise PrivacyError(f"{plan.method} has no privacy: it would exceed every budget in its first round")
+        if len(assignment) != len(found):
+            raise InputError(
+                f"expected a group for each of {len(found)} clients of {population!r}, got {len(assignment)}"
+            )
+        groups = np.asarray(assignment).astype(np.int16)
+        gone = found.has_left & (groups >= 0)
+        if gone.any():
+            raise PrivacyError(
+                f"client {found.label(int(np.argmax(gone)))!r} has left population {population!r}: leave it out"
+            )
+        check_admission(self.state, found, plan, groups, run=name)
+        content = {
+            "run": name,
+            "population": population,
+            "plan": dataclasses.asdict(plan),
+            "plan_hash": plan_hash(plan),
+            "assignment": pack(groups),
+            "accountant": accountant_version(),
+        }
+        self._write([("run", content)])
+        return self.state.run(name)
+
+    def enrol(self, run: str, clients: Sequence[str], group: str) -> None:
+        """Lets clients of the population into a group of a running run; never into a second one."""
+        found = self.state.run(run)
+        places = found.population.places(clients)
+        number = found.group_number(group)
+        assignment = np.full(len(found.population), -1, dtype=np.int16)
+        assignment[places] = number
+        self.state.check_groups(found, assignment)
+        rest = dataclasses.replace(found.plan, num_rounds=max(found.held(number), 1))
+        check_admission(self.state, found.population, rest, assignment, run=run)
+        self._write([("enrol", {"run": run, "clients": pack(places), "group": group})])
+
+    def extend(self, run: str, num_rounds: int) -> None:
+        """More rounds of the same mechanism than were planned, if they fit."""
+        found = self.state.run(run)
+        check_num_rounds(num_rounds)
+        if not found.is_open or num_rounds <= found.num_rounds:
+            raise InputError(f"expected an open run and more than its {found.num_rounds} rounds, got {num_rounds}")
+        check_extension(self.state, found, num_rounds)
+        self._write([("extend", {"run": run, "num_rounds": num_rounds})])
+
+    def close_run(self, run: str) -> None:
+        """Ends a run: rounds that it held are free again. Records what each group's clients spent at most."""
+        found = self.state.run(run)
+        if found.is_open:
+            self._write([("close", {"run": run, "spent": self.spent_by_group(found)})])
+
+    def spent_by_group(self, run: Run) -> dict[str, float]:
+        """The most that a client of each group has spent over all runs, at its delta."""
+        return {
+            group.name: max(
+                (
+                    spent(self.state.history(run.population, place), delta=delta)
+                    for place in run.population.classes_in(run.name, number)
+                    for _, delta in run.population.strictest_of(place)
+                ),
+                default=0.0,
+            )
+            for number, group in enumerate(run.plan.groups)
+        }
+
+    # Charges.
+
+    def reserve(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> "Charge":
+        """The next attempt of a group's round, if every client of the group can pay for it; ``attempt`` is only
+        compared."""
+        made = self._reservable(run, round_number, group, attempt=attempt)
+        self._write([("reserve", made.place)])
+        return Charge(self, made)
+
+    def charge_round(
+        self, run: str, round_number: int, participants: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, "Charge"], dict[str, ExhaustedError]]:
+        """Charges several groups of a round in one durable step; returns the charges, and the groups that cannot pay.
+
+        ``participants`` are the places of each group's sampled clients. Groups that cannot pay must not take part.
+        """
+        made: dict[str, Attempt] = {}
+        refused: dict[str, ExhaustedError] = {}
+        for group in participants:
+            try:
+                made[group] = self._reservable(run, round_number, group)
+            except ExhaustedError as error:
+                refused[group] = error
+        entries: list[Entry] = []
+        for group, attempt in made.items():
+            content = self._charge_content(attempt, participants[group])
+            entries += [("reserve", attempt.place), ("charge", content)]
+        if entries:
+            self._write(entries)
+        return {group: Charge(self, attempt) for group, attempt in made.items()}, refused
+
+    def _reservable(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> Attempt:
+        found = self.state.run(run)
+        number = found.group_number(group)
+        if not found.is_open:
+            raise PrivacyError(f"run {run!r} is closed: start another")
+        if not 0 <= round_number < found.num_rounds:
+            raise PrivacyError(
+                f"expected a round from 0 to {found.num_rounds - 1} of run {run!r}, got {round_number}: extend "
+                f"the run first"
+            )
+        following = next_attempt(found.attempts_of(round_number, number))
+        if attempt is not None and attempt != following:
+            raise PrivacyError(f"expected attempt {following} of round {round_number}, got {attempt}")
+        self._check_budget(found, number, pending=found.reserved(number))
+        return Attempt(run=run, round_number=round_number, attempt=following, group=group)
+
+    def _check_budget(self, run: Run, group: int, *, pending: int) -> None:
+        """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
+        limit = limit_of(self.state, run, group)
+        if run.charged[group] + pending < limit:
+            return
+        if not one_more_fits(self.state, run, group):
+            raise ExhaustedError(
+                f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
+                f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
+                rounds_left=0,
+            )
+        run.limits[group] = limit + 1
+
+    def _abort_reservations(self) -> None:
+        """Whoever made them is gone: there is one writer."""
+        stale = [
+            ("abort", {**attempt.place, "reason": "its process ended"})
+            for run in self.state.runs.values()
+            for attempts in run.attempts.values()
+            for attempt in attempts
+            if attempt.state == "reserved"
+        ]
+        if stale:
+            self._write(stale)
+
+    def _charge_content(self, attempt: Attempt, participants: NDArray[Any]) -> dict[str, Any]:
+        found = self.state.run(attempt.run)
+        places = np.sort(np.asarray(participants, dtype=np.int64))
+        check_participants(found, found.group_number(attempt.group), places)
+        return {**attempt.place, "clients": pack_places(places)}
+
+    def _commit(self, attempt: Attempt, participants: NDArray[Any]) -> None:
+        found = self.state.run(attempt.run)
+        content = self._charge_content(attempt, participants)
+        # Budgets may have been tightened since the reservation.
+        self._check_budget(found, found.group_number(attempt.group), pending=0)
+        self._write([("charge", content)])
+
+    def participants(self, run: str, round_number: int, group: str) -> IntArray | None:
+        """Who took part in a group's round that was published; None if it was not."""
+        found = self.state.run(run)
+        attempts = found.attempts_of(round_number, found.group_number(group))
+        if not attempts or attempts[-1].state != "published":
+            return None
+        for row in reversed(self._store.rows):
+            if row.kind == "charge":
+                content = row.content
+                if attempts[-1].place.items() <= content.items():
+                    return unpack_places(content["clients"])
+        raise AssertionError("a published attempt was charged")
+
+    def charge(self, run: str, round_number: int, group: str) -> "Charge":
+        """The last attempt of a group's round."""
+        found = self.state.run(run)
+        return Charge(self, found.attempts_of(round_number, found.group_number(group))[-1])
+
+    def attempt(self, run: str, round_number: int, group: str, attempt: int) -> Attempt:
+        """An attempt as it stands now."""
+        found = self.state.run(run)
+        return found.attempts_of(round_number, found.group_number(group))[attempt]
+
+
+def _faults(fault: FaultPoint | None) -> dict[str, Any]:
+    return {} if fault is None else {"fault": fault}
+
+
+class Charge:
+    """A group's attempt at a round, as its owner holds it: `commit` before the release, `publish` after."""
+
+    def __init__(self, ledger: Ledger, attempt: Attempt) -> None:
+        self._ledger = ledger
+        self._attempt = attempt
+
+    @property
+    def attempt(self) -> Attempt:
+        """How far it came."""
+        own = self._attempt
+        return self._ledger.attempt(own.run, own.round_number, own.group, own.attempt)
+
+    def commit(self, participants: NDArray[Any]) -> None:
+        """Charges every client of the group, durably; ``participants`` are the places of those that were sampled."""
+        moved(self.attempt, "charged")
+        self._ledger._commit(self._attempt, participants)
+
+    def publish(self, content_hash: str) -> None:
+        """Says what was released. Again with the same hash changes nothing; with another raises PrivacyError."""
+        publish([self], content_hash)
+
+    def abort(self, reason: str) -> None:
+        """Gives a reservation back; a charge cannot be."""
+        moved(self.attempt, "aborted")
+        self._ledger._write([("abort", {**self._attempt.place, "reason": reason})])
+
+
+def publish(charges: Sequence[Charge], *content_hashes: str) -> None:
+    """Publishes several charges of one ledger in one durable step: one content for all, or one for each."""
+    hashes = content_hashes * len(charges) if len(content_hashes) == 1 else content_hashes
+    entries: list[Entry] = []
+    for charge, content_hash in zip(charges, hashes, strict=True):
+        before = charge.attempt
+        if moved(before, "published", content_hash=content_hash) != before:
+            entries.append(("publish", {**before.place, "content_hash": content_hash}))
+    if entries:
+        charges[0]._ledger._write(entries)

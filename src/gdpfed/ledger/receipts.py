@@ -1,0 +1,88 @@
+"""A receipt: what a client allowed and what it has spent, signed, for the client to keep.
+
+Place: read from the ledger's state. It lists the client's events, so that whoever holds it can compute the epsilon
+again without the ledger, and the ledger's length and last hash, so that an older copy of the ledger put back later is
+noticed (`verify --head`). Only for the client: it says how often it took part, which others must not learn.
+
+Guarantees (tests of the same name):
+  a_receipt_can_be_checked      its signature holds, and its events cost what it says.
+  an_edited_receipt_is_refused  any changed character of its content.
+"""
+
+import json
+from typing import Any
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.keys import is_signed, sign
+from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.spend import spent
+from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version, gaussian_epsilon
+from gdpfed.privacy.cache import without_cache
+
+__all__ = ["check_receipt", "receipt"]
+
+_TOLERANCE = 1e-9
+
+
+def _message(statement: dict[str, Any]) -> bytes:
+    return json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def receipt(ledger: Ledger, population: str, client: str) -> dict[str, Any]:
+    """A signed statement of what one client has spent over all runs."""
+    secret = ledger.store.key
+    if secret is None:
+        raise InputError("expected the ledger's key, to sign a receipt: state where it is with --key")
+    found = ledger.state.population(population)
+    (place,) = found.places([client])
+    events = ledger.state.history(found, int(found.class_of[place]))
+    delta, seen = float(found.deltas[place]), float(found.precision[place])
+    statement = {
+        "ledger": ledger.state.about["id"],
+        "population": population,
+        "client": client,
+        "adjacency": ADJACENCY,
+        "accountant": accountant_version(),
+        "budget": {"epsilon": float(found.epsilons[place]), "delta": delta},
+        "spent": {
+            "release": spent(events, delta=delta),
+            "server": gaussian_epsilon(noise_multiplier=1.0, num_releases=seen, delta=delta),
+        },
+        "events": [
+            {"noise_multiplier": e.noise_multiplier, "sampling_rate": e.sampling_rate, "num_rounds": e.num_rounds}
+            for e in events
+        ],
+        "participations": {
+            run.name: int(run.participations[place])
+            for run in ledger.state.runs.values()
+            if run.population is found and run.assignment[place] >= 0
+        },
+        "has_left": bool(found.has_left[place]),
+        "head": {"number": len(ledger.store.rows), "hash": ledger.store.last_hash},
+        "public_key": ledger.state.about["public_key"],
+    }
+    return {"statement": statement, "signature": sign(secret, _message(statement))}
+
+
+def check_receipt(content: dict[str, Any], *, public_key: str | None = None) -> dict[str, Any]:
+    """The statement of a receipt whose signature holds and whose epsilon follows from its events; else PrivacyError.
+
+    ``public_key`` is the one that the client knows; without it the receipt's own is used, which shows only that
+    nothing was changed since.
+    """
+    try:
+        statement, signature = content["statement"], content["signature"]
+        named = statement["public_key"]
+        events = [SampledGaussian(**event) for event in statement["events"]]
+        stated, delta = float(statement["spent"]["release"]), float(statement["budget"]["delta"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"expected a receipt with a statement and a signature, got something else ({error})") from None
+    if public_key is not None and named != public_key:
+        raise PrivacyError(f"the receipt was signed with another key ({named}), not {public_key}")
+    if not is_signed(named, signature, _message(statement)):
+        raise PrivacyError("the signature does not belong to this statement: the receipt was edited")
+    with without_cache():
+        actual = spent(events, delta=delta)
+    if abs(actual - stated) > _TOLERANCE * max(actual, 1.0):
+        raise PrivacyError(f"the receipt states epsilon {stated}, its events cost {actual}")
+    return dict(statement)

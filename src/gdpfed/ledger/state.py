@@ -1,0 +1,317 @@
+"""What the rows say: populations, runs and charges, by replaying them.
+
+Place: between the store and the ledger. The live ledger and `verify` apply the same rows to the same class, so that
+what is live is what a replay gives. A row that cannot follow the rows before it raises PrivacyError and is named.
+
+Guarantees (tests of the same name):
+  replay_equals_live        the state replayed from the rows spends what the live one does, to 1e-9.
+  groups_are_fixed_in_a_run a client that was in a group of a run cannot come into another.
+  the_cap_is_kept           a row in which a client takes part more often than its plan allows is refused.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.config import from_mapping
+from gdpfed.errors import GdpfedError, InputError, PrivacyError, suggestion
+from gdpfed.ledger.chain import Row, unpack, unpack_places
+from gdpfed.ledger.charges import Attempt, moved
+from gdpfed.ledger.population import IntArray, Population, Stay
+from gdpfed.ledger.spend import History, merged
+from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.plan_file import plan_hash
+from gdpfed.privacy.accountant import SampledGaussian
+
+__all__ = ["FORMAT", "LedgerState", "Run", "check_participants", "replayed"]
+
+FORMAT = 1
+
+
+@dataclass(kw_only=True, eq=False)
+class Run:
+    """A run: its plan, who is in which group, and its charges.
+
+    ``assignment`` is each client's group, -1 for nobody; it keeps the group of a client that left. ``limits`` is how
+    many charges of each group are known to keep all budgets, None where that must be computed again.
+    """
+
+    name: str
+    population: Population
+    plan: Plan
+    plan_hash: str
+    num_rounds: int
+    assignment: NDArray[np.int16]
+    participations: NDArray[np.int32]
+    charged: list[int]
+    limits: list[int | None]
+    is_open: bool = True
+    attempts: dict[tuple[int, int], list[Attempt]] = field(default_factory=dict)
+
+    def group_number(self, name: str) -> int:
+        """A group's place in the plan."""
+        names = [group.name for group in self.plan.groups]
+        if name not in names:
+            raise InputError(f"run {self.name!r} has no group {name!r}{suggestion(name, names)}")
+        return names.index(name)
+
+    def attempts_of(self, round_number: int, group: int) -> list[Attempt]:
+        """All attempts of a group's round, in order."""
+        return self.attempts.get((round_number, group), [])
+
+    def held(self, group: int) -> int:
+        """Rounds that the run may still charge without being asked again."""
+        limit = self.limits[group]
+        return max((self.num_rounds if limit is None else limit) - self.charged[group], 0) if self.is_open else 0
+
+    def event(self, group: int, num_rounds: int) -> list[SampledGaussian]:
+        """What so many rounds of a group are to the accountant."""
+        planned: Group = self.plan.groups[group]
+        if num_rounds == 0:
+            return []
+        return [
+            SampledGaussian(
+                noise_multiplier=planned.noise_multiplier, sampling_rate=planned.sampling_rate, num_rounds=num_rounds
+            )
+        ]
+
+    def reserved(self, group: int) -> int:
+        """Reservations of a group that were neither charged nor aborted."""
+        return sum(
+            attempts[-1].state == "reserved" for (_, number), attempts in self.attempts.items() if number == group
+        )
+
+    def count(self, state: str) -> int:
+        """Attempts in a state, over all rounds and groups."""
+        return sum(attempt.state == state for found in self.attempts.values() for attempt in found)
+
+
+class LedgerState:
+    """Everything that a ledger knows."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, Any] = {}
+        self.populations: dict[str, Population] = {}
+        self.runs: dict[str, Run] = {}
+
+    def population(self, name: str) -> Population:
+        """By name."""
+        if name not in self.populations:
+            raise InputError(f"the ledger has no population {name!r}{suggestion(name, self.populations)}")
+        return self.populations[name]
+
+    def run(self, name: str) -> Run:
+        """By name."""
+        if name not in self.runs:
+            raise InputError(f"the ledger has no run {name!r}{suggestion(name, self.runs)}")
+        return self.runs[name]
+
+    def history(self, population: Population, number: int) -> History:
+        """All charged events of a class."""
+        events: list[SampledGaussian] = []
+        for stay in population.classes[number]:
+            run = self.runs[stay.run]
+            upto = run.charged[stay.group] if stay.end is None else stay.end
+            events += run.event(stay.group, upto - stay.first)
+        return merged(events)
+
+    def promised(self, population: Population, number: int, *, without: tuple[str, int] | None = None) -> History:
+        """Its charged events, and the rounds that open runs hold for it, except those of one group of a run."""
+        events: list[SampledGaussian] = [*self.history(population, number)]
+        for stay in population.classes[number]:
+            if stay.end is None and (stay.run, stay.group) != without:
+                run = self.runs[stay.run]
+                events += run.event(stay.group, run.held(stay.group))
+        return merged(events)
+
+    def apply(self, row: Row) -> None:
+        """One row on."""
+        content = row.content
+        try:
+            handler = getattr(self, f"_apply_{row.kind}", None)
+            if handler is None or (not self.about and row.kind != "ledger"):
+                raise PrivacyError(f"a row of kind {row.kind!r} has no place here")
+            handler(content)
+        except (GdpfedError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise PrivacyError(f"row {row.number} ({row.kind}) cannot follow the rows before it: {error}") from None
+
+    def _apply_ledger(self, content: dict[str, Any]) -> None:
+        if self.about or content["format"] != FORMAT:
+            raise PrivacyError(f"expected one first row with format {FORMAT}")
+        self.about = content
+
+    def _apply_population(self, content: dict[str, Any]) -> None:
+        if content["population"] in self.populations:
+            raise InputError(f"the population {content['population']!r} exists already")
+        self.populations[content["population"]] = Population(content["population"], content)
+
+    def _apply_join(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        population.join(content)
+        for run in self._runs_of(population):
+            more = len(population) - len(run.assignment)
+            run.assignment = np.concatenate([run.assignment, np.full(more, -1, dtype=np.int16)])
+            run.participations = np.concatenate([run.participations, np.zeros(more, dtype=np.int32)])
+
+    def _runs_of(self, population: Population) -> Iterable[Run]:
+        return (run for run in self.runs.values() if run.population is population)
+
+    def _charged(self) -> dict[tuple[str, int], int]:
+        return {(run.name, group): count for run in self.runs.values() for group, count in enumerate(run.charged)}
+
+    def _apply_leave(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        places = unpack(content["clients"])
+        leaving = np.zeros(len(population), dtype=np.int64)
+        leaving[places] = 1
+        for number, (key, _) in enumerate(population.split(leaving)):
+            if key == 1:
+                population.end_stays(number, self._charged())
+        population.has_left[places] = True
+        self._forget_limits(population)
+
+    def _apply_tighten(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        population.tighten(unpack(content["clients"]), epsilon=content["epsilon"], delta=content["delta"])
+        self._forget_limits(population)
+
+    def _forget_limits(self, population: Population) -> None:
+        for run in self._runs_of(population):
+            run.limits = [None] * len(run.limits)
+
+    def _apply_run(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        if content["run"] in self.runs:
+            raise InputError(f"the run {content['run']!r} exists already")
+        plan = _plan_of(content["plan"])
+        if plan_hash(plan) != content["plan_hash"]:
+            raise PrivacyError("the plan does not match its hash")
+        assignment = unpack(content["assignment"]).astype(np.int16)
+        if len(assignment) != len(population) or assignment.max(initial=-1) >= len(plan.groups):
+            raise PrivacyError("the assignment does not match the population and the plan")
+        run = Run(
+            name=content["run"],
+            population=population,
+            plan=plan,
+            plan_hash=content["plan_hash"],
+            num_rounds=plan.num_rounds,
+            assignment=np.full(len(population), -1, dtype=np.int16),
+            participations=np.zeros(len(population), dtype=np.int32),
+            charged=[0] * len(plan.groups),
+            # The run was let in with all its rounds.
+            limits=[plan.num_rounds] * len(plan.groups),
+        )
+        self.runs[run.name] = run
+        self._enrol(run, assignment)
+
+    def _enrol(self, run: Run, assignment: NDArray[np.int16]) -> None:
+        """Puts clients into groups; -1 changes nothing."""
+        population = run.population
+        entering = assignment >= 0
+        self.check_groups(run, assignment)
+        if (entering & population.has_left).any():
+            first = int(np.argmax(entering & population.has_left))
+            raise PrivacyError(f"client {population.label(first)!r} has left the population")
+        run.assignment = np.where(entering, assignment, run.assignment)
+        for number, (group, _) in enumerate(population.split(assignment)):
+            if group >= 0:
+                population.begin_stay([number], Stay(run=run.name, group=group, first=run.charged[group]))
+
+    def check_groups(self, run: Run, assignment: NDArray[np.int16]) -> None:
+        """Raises PrivacyError if a client would be in a second group of the run."""
+        moving = (assignment >= 0) & (run.assignment >= 0)
+        if moving.any():
+            first = int(np.argmax(moving))
+            old, new = (run.plan.groups[int(places[first])].name for places in (run.assignment, assignment))
+            again = "is" if old == new else f"cannot move to {new!r}: it is"
+            raise PrivacyError(
+                f"client {run.population.label(first)!r} {again} in {old!r} of "
+                f"run {run.name!r} already. Groups "
+                f"follow from budgets declared before the run: a change within it could depend on data, and clients' "
+                f"losses would no longer compose in parallel; start another run"
+            )
+
+    def _apply_enrol(self, content: dict[str, Any]) -> None:
+        run = self.run(content["run"])
+        assignment = np.full(len(run.population), -1, dtype=np.int16)
+        group = run.group_number(content["group"])
+        assignment[unpack(content["clients"])] = group
+        self._enrol(run, assignment)
+        run.limits[group] = None
+
+    def _apply_extend(self, content: dict[str, Any]) -> None:
+        run = self.run(content["run"])
+        run.num_rounds = int(content["num_rounds"])
+        run.limits = [run.num_rounds] * len(run.limits)
+
+    def _apply_reserve(self, content: dict[str, Any]) -> None:
+        run = self.run(content["run"])
+        group = run.group_number(content["group"])
+        before = run.attempts.setdefault((content["round"], group), [])
+        if not run.is_open or content["attempt"] != len(before):
+            raise PrivacyError("expected an open run and the next attempt")
+        before.append(
+            Attempt(run=run.name, round_number=content["round"], attempt=content["attempt"], group=content["group"])
+        )
+
+    def _move(self, content: dict[str, Any], to: Any) -> tuple[Run, int]:
+        run = self.run(content["run"])
+        group = run.group_number(content["group"])
+        attempts = run.attempts[content["round"], group]
+        attempts[content["attempt"]] = moved(attempts[content["attempt"]], to, content_hash=content.get("content_hash"))
+        return run, group
+
+    def _apply_charge(self, content: dict[str, Any]) -> None:
+        run = self.run(content["run"])
+        group = run.group_number(content["group"])
+        taking_part = unpack_places(content["clients"])
+        check_participants(run, group, taking_part)
+        self._move(content, "charged")
+        run.charged[group] += 1
+        run.participations[taking_part] += 1
+        run.population.precision[taking_part] += run.plan.groups[group].noise_multiplier ** -2.0
+
+    def _apply_publish(self, content: dict[str, Any]) -> None:
+        self._move(content, "published")
+
+    def _apply_abort(self, content: dict[str, Any]) -> None:
+        self._move(content, "aborted")
+
+    def _apply_close(self, content: dict[str, Any]) -> None:
+        self.run(content["run"]).is_open = False
+
+
+def _plan_of(content: dict[str, Any]) -> Plan:
+    """A plan from a row. `verify` recomputes its claims; here that would make every opening slow."""
+    groups = tuple(from_mapping(Group, group, source="a group of the plan") for group in content["groups"])
+    return from_mapping(Plan, {**content, "groups": groups}, source="the plan")
+
+
+def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
+    """Raises PrivacyError unless all clients are in the group, present, and below the cap."""
+    population = run.population
+    name = run.plan.groups[group].name
+    strange = (run.assignment[taking_part] != group) | population.has_left[taking_part]
+    if strange.any():
+        client = population.label(int(taking_part[np.argmax(strange)]))
+        raise PrivacyError(f"client {client!r} takes part in {name!r} but is not in it, or has left")
+    cap = run.plan.max_participations
+    if cap is not None:
+        over = run.participations[taking_part] >= cap
+        if over.any():
+            client = population.label(int(taking_part[np.argmax(over)]))
+            raise PrivacyError(
+                f"client {client!r} has taken part {cap} times, as often as max_participations allows: "
+                f"do not sample it again"
+            )
+
+
+def replayed(rows: Iterable[Row]) -> LedgerState:
+    """The state after all rows."""
+    state = LedgerState()
+    for row in rows:
+        state.apply(row)
+    return state

@@ -1,0 +1,351 @@
+"""The files of a ledger: durable rows, one writer, and a second record of every row.
+
+Place: under the ledger; knows rows, not their meaning.
+
+    PATH           SQLite (WAL, synchronous=FULL): the rows, and the sealed head (their number, the last hash, a MAC)
+    PATH.journal   the same rows as lines, appended and synced before the database commits
+    PATH.lock      locked by the one process that may write
+    PATH.key       32 secret bytes: seals the head, signs receipts. Keep a copy elsewhere
+
+A row is acknowledged when it stands in both records. SQLite drops what follows a damaged place in its write-ahead log,
+so the log alone could forget an acknowledged row; the journal has it, and on opening the two are compared: what one
+lacks at its end is taken from the other, and where they differ nothing is opened. Measured on one machine: a commit
+takes 0.24 ms, with the journal 0.37 ms; moving the log into the database after every commit instead, 0.64 ms.
+
+Guarantees (tests of the same name):
+  a_second_writer_is_refused        while one process writes, another is told which.
+  killed_at_any_point               SIGKILL at 17 named points: no acknowledged row is lost, no half row is seen.
+  a_damaged_log_forgets_nothing     the write-ahead log cut or changed at 50 offsets: every acknowledged row is there.
+  a_damaged_journal_is_repaired     the same for the journal.
+  a_full_disk_stops_before_the_release   disk full or read-only at every commit: an error, and no acknowledgement.
+  lost_last_rows_are_noticed        rows cut off the end of both records do not match the sealed head.
+
+Does not notice: an old copy of all files put back (compare the head with one noted elsewhere: a receipt holds one), or
+a forger who has the key.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following
+from gdpfed.ledger.journal import (
+    companion,
+    journal_line,
+    open_journal,
+    private_opener,
+    read_journal,
+    rewrite_journal,
+    sync_folder,
+    write_all,
+)
+
+__all__ = ["KEY_BYTES", "FaultPoint", "Store", "head_seal", "read_key"]
+
+KEY_BYTES = 32
+_APPLICATION = 0x67647066
+_SCHEMA = (
+    "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER, hash TEXT, seal TEXT)",
+    # Guards against accidents; whoever means it is caught by the hashes.
+    "CREATE TRIGGER no_update BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'rows are never changed'); END",
+    "CREATE TRIGGER no_delete BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'rows are never deleted'); END",
+    f"PRAGMA application_id = {_APPLICATION}",
+)
+
+# Called with the name of each place at which a crash must be harmless; tests stop the process there.
+FaultPoint = Callable[[str], None]
+
+
+def _no_fault(point: str) -> None:
+    del point
+
+
+def head_seal(key: bytes, number: int, last_hash: str) -> str:
+    """The MAC of a ledger's length and last hash."""
+    return hmac.new(key, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
+
+
+def read_key(path: Path) -> bytes:
+    """The secret of a ledger, from its key file."""
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the ledger's key {str(path)!r}: {error.strerror}; state where it is with --key"
+        ) from None
+    if len(key) != KEY_BYTES:
+        raise InputError(f"expected {KEY_BYTES} bytes in the key file {str(path)!r}, got {len(key)}: restore its copy")
+    return key
+
+
+class Store:
+    """The rows of one ledger. Made by `create`, `open` (to write) or `read` (a snapshot, beside a writer)."""
+
+    def __init__(self, path: Path, *, key: bytes | None, rows: list[Row], lock: IO[str] | None, fault: FaultPoint):
+        self.path = path
+        self.rows = rows
+        self._key = key
+        self._lock = lock
+        self._fault = fault
+        self.journal_is_damaged = False
+        self._broken = ""
+        self._database: sqlite3.Connection | None = None
+        self._journal: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = _no_fault) -> "Store":
+        """New, empty files; the key is made unless the file exists."""
+        if path.exists() or companion(path, "journal").exists():
+            raise InputError(f"{str(path)!r} exists already: a ledger is never overwritten; choose another name")
+        with _explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _locked(path)
+            key_file = key_file or companion(path, "key")
+            if not key_file.exists():
+                with open(key_file, "xb", opener=private_opener) as file:
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                    file.flush()
+                    os.fsync(file.fileno())
+            store = cls(path, key=read_key(key_file), rows=[], lock=lock, fault=fault)
+            open(path, "xb", opener=private_opener).close()
+            store._database = _connected(path)
+            store._database.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                store._database.execute(statement)
+            store._write_head(0, GENESIS)
+            store._database.execute("COMMIT")
+            # So that the tables never depend on the log.
+            store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            store._journal = open_journal(path)
+            sync_folder(path.parent)
+        return store
+
+    @classmethod
+    def open(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = _no_fault) -> "Store":
+        """The files of an existing ledger, to write; what a crash left half done is made whole."""
+        _expect_ledger(path)
+        with _explained(path):
+            lock = _locked(path)
+            try:
+                key = read_key(key_file or companion(path, "key"))
+                database = _connected(path)
+                known, journal, damaged = _both_records(path, database, key)
+                rows = known + journal[len(known) :]
+                store = cls(path, key=key, rows=rows, lock=lock, fault=fault)
+                store._database = database
+                if len(journal) > len(known):
+                    store._insert(journal[len(known) :])
+                if damaged or len(journal) < len(known):
+                    rewrite_journal(path, rows)
+                store._journal = open_journal(path)
+            except BaseException:
+                lock.close()
+                raise
+        return store
+
+    @classmethod
+    def read(cls, path: Path, *, key_file: Path | None = None) -> "Store":
+        """A snapshot of the rows. Needs no lock; without the key the seal is not checked."""
+        _expect_ledger(path)
+        key_file = key_file or companion(path, "key")
+        key = read_key(key_file) if key_file.exists() else None
+        with _explained(path), contextlib.closing(_connected(path, read_only=True)) as database:
+            # The database first: a writer adds to the journal before.
+            known, journal, damaged = _both_records(path, database, key)
+        store = cls(path, key=key, rows=known + journal[len(known) :], lock=None, fault=_no_fault)
+        store.journal_is_damaged = damaged
+        return store
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether rows can be added."""
+        return self._journal is not None
+
+    @property
+    def key(self) -> bytes | None:
+        """The secret, if it is at hand."""
+        return self._key
+
+    @property
+    def last_hash(self) -> str:
+        """The hash of the last row."""
+        return self.rows[-1].hash if self.rows else GENESIS
+
+    def append(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
+        """Adds rows, all or none, and returns them once they are durable twice.
+
+        Whatever fails leaves the store unusable: it has to be opened again, so that nothing goes on by mistake.
+        """
+        if self._journal is None or self._database is None:
+            raise InputError("expected a ledger opened to write, got a snapshot: open it without another writer")
+        if self._broken:
+            raise PrivacyError(f"the ledger could not be written ({self._broken}): open it again before going on")
+        added: list[Row] = []
+        previous = self.last_hash
+        for number, (kind, content) in enumerate(entries, start=len(self.rows) + 1):
+            added.append(following(previous, number, kind, content))
+            previous = added[-1].hash
+        point = entries[-1][0]
+        length = os.fstat(self._journal.fileno()).st_size
+        try:
+            self._broken = "it stopped in the middle"
+            self._fault(f"{point}:before-journal")
+            lines = journal_line(added)
+            half = len(lines) // 2
+            write_all(self._journal, lines[:half])
+            self._fault(f"{point}:torn-journal")
+            write_all(self._journal, lines[half:])
+            os.fsync(self._journal.fileno())
+            self._fault(f"{point}:after-journal")
+            self._insert(added, point=point)
+            self._fault(f"{point}:after-commit")
+        except (OSError, sqlite3.Error) as error:
+            self._broken = _reason(error)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._journal.fileno(), length)
+                os.fsync(self._journal.fileno())
+            raise PrivacyError(
+                f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released. Make room, "
+                f"then open the ledger again"
+            ) from None
+        self._broken = ""
+        self.rows += added
+        return added
+
+    def _insert(self, rows: Sequence[Row], *, point: str = "recover") -> None:
+        if self._database is None:
+            raise AssertionError("a store that writes has a database")
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(
+                "INSERT INTO rows VALUES (?, ?, ?, ?)", [(row.number, row.kind, row.body, row.hash) for row in rows]
+            )
+            self._write_head(rows[-1].number, rows[-1].hash)
+            self._fault(f"{point}:before-commit")
+            self._database.execute("COMMIT")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
+
+    def _write_head(self, number: int, last_hash: str) -> None:
+        if self._database is None or self._key is None:
+            raise AssertionError("a store that writes has a database and a key")
+        sealed = (number, last_hash, head_seal(self._key, number, last_hash))
+        self._database.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?, ?)", sealed)
+
+    def close(self) -> None:
+        """Lets go of the files and of the lock."""
+        if self._database is not None:
+            self._database.close()
+        for file in (self._journal, self._lock):
+            if file is not None:
+                file.close()
+        self._database = self._journal = self._lock = None
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise InputError(
+            f"cannot open the ledger {str(path)!r}: {_reason(error)}; check the path and its rights"
+        ) from None
+
+
+def _expect_ledger(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"expected a ledger, got {str(path)!r}, which is not there: make one with gdpfed ledger init")
+
+
+def _locked(path: Path) -> IO[str]:
+    lock = companion(path, "lock").open("a+", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise InputError(
+            f"the ledger {str(path)!r} is in use by process {holder}: one process writes at a time; wait for it to end"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _connected(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    database = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5.0)
+    if not read_only:
+        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            database.close()
+            raise InputError(f"the file system of {str(path)!r} has no write-ahead log: put the ledger on a local disk")
+        database.execute("PRAGMA synchronous = FULL")
+    return database
+
+
+def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -> tuple[list[Row], list[Row], bool]:
+    """The rows of the database, those of the journal, and whether the journal is damaged; PrivacyError where they
+    differ."""
+    try:
+        database.execute("BEGIN")
+        found = [
+            Row(number=number, kind=kind, body=body, hash=digest)
+            for number, kind, body, digest in database.execute(
+                "SELECT number, kind, body, hash FROM rows ORDER BY rowid"
+            )
+        ]
+        head = database.execute("SELECT number, hash, seal FROM head").fetchone()
+        database.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise PrivacyError(f"{str(path)!r} is no ledger, or is damaged ({error}): restore a copy") from None
+    known = checked_chain(found, source=repr(str(path)))
+    _check_head(path, known, head, key)
+    second = read_journal(path)
+    lines, claimed = second.rows, second.num_written
+    journal = str(companion(path, "journal"))
+    for ours, theirs in zip(known, lines, strict=False):
+        if ours != theirs:
+            raise PrivacyError(
+                f"row {ours.number} ({ours.kind}) differs between {str(path)!r} and {journal!r}: one of them was "
+                f"rewritten; restore an untouched copy"
+            )
+    if len(lines) < claimed > len(known):
+        raise PrivacyError(
+            f"row {len(lines) + 1} of {journal!r} is damaged, and {str(path)!r} ends at row {len(known)} of {claimed}: "
+            f"rows are lost; restore a copy of one of them"
+        )
+    return known, lines, second.is_damaged
+
+
+def _check_head(path: Path, rows: list[Row], head: tuple[int, str, str] | None, key: bytes | None) -> None:
+    last = rows[-1].hash if rows else GENESIS
+    if head is None or head[0] != len(rows):
+        stated = "none" if head is None else head[0]
+        raise PrivacyError(
+            f"row {len(rows) + 1} is missing from {str(path)!r}: it has {len(rows)} rows, its sealed head says "
+            f"{stated}; the last rows were deleted or added by hand; restore an untouched copy"
+        )
+    if head[1] != last or (key is not None and not hmac.compare_digest(head[2], head_seal(key, len(rows), last))):
+        raise PrivacyError(
+            f"the head of {str(path)!r} does not match row {len(rows)}, or was sealed with another key: the rows were "
+            f"rewritten, or "
+            f"this is not their key"
+        )

@@ -1,0 +1,152 @@
+"""Is everything true that a ledger says? Recomputed from its rows.
+
+Place: reads the files, trusts nothing that was computed before. In order: the hash chain of both records and the sealed
+head; that every row can follow the rows before it; every claim of every plan; that no charge took a client above the
+budget that it had then; every spend that a closed run recorded.
+
+Guarantees (tests of the same name):
+  any_changed_row_fails         an edited, deleted, moved or added row makes it fail, and is named.
+  overspending_fails            rows that are well formed but charge too much.
+  an_old_copy_is_noticed        if a head that was noted before is given.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.population import Population
+from gdpfed.ledger.spend import spent
+from gdpfed.ledger.state import LedgerState
+from gdpfed.ledger.store import Store
+from gdpfed.privacy.cache import without_cache
+
+__all__ = ["Verified", "verify_ledger"]
+
+# A recorded spend and its recomputation.
+_TOLERANCE = 1e-9
+
+Counts = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was found true. ``largest_share`` is the largest part of a budget that some client has spent."""
+
+    num_rows: int
+    head: str
+    is_sealed: bool
+    num_clients: int
+    num_runs: int
+    num_charges: int
+    num_published: int
+    largest_share: float
+    state: LedgerState
+
+
+def verify_ledger(path: str | Path, *, key_file: Path | None = None, known_head: str | None = None) -> Verified:
+    """Recomputes everything; raises PrivacyError with the row, or the client, that is wrong.
+
+    ``known_head`` is NUMBER:HASH as a receipt or an earlier verification gave it.
+    """
+    store = Store.read(Path(path), key_file=key_file)
+    if store.journal_is_damaged:
+        raise PrivacyError(
+            f"the journal of {str(path)!r} is damaged: the database is whole, and opening the ledger to write "
+            f"repairs it"
+        )
+    _check_known(store, known_head)
+    with without_cache():
+        state, share = _replay(store)
+    runs = state.runs.values()
+    return Verified(
+        num_rows=len(store.rows),
+        head=f"{len(store.rows)}:{store.last_hash}",
+        is_sealed=store.key is not None,
+        num_clients=sum(len(population) for population in state.populations.values()),
+        num_runs=len(state.runs),
+        num_charges=sum(run.count("charged") + run.count("published") for run in runs),
+        num_published=sum(run.count("published") for run in runs),
+        largest_share=share,
+        state=state,
+    )
+
+
+def _check_known(store: Store, known_head: str | None) -> None:
+    if known_head is None:
+        return
+    number, _, digest = known_head.partition(":")
+    if not number.isdecimal() or len(digest) != len(store.last_hash):
+        raise InputError(f"expected a head as NUMBER:HASH, got {known_head!r}")
+    if int(number) > len(store.rows):
+        raise PrivacyError(
+            f"row {number} was there before, the ledger ends at row {len(store.rows)}: an old copy was put back"
+        )
+    if int(number) and store.rows[int(number) - 1].hash != digest:
+        raise PrivacyError(f"row {number} is not the one that was there before: the ledger was rewritten")
+
+
+def _replay(store: Store) -> tuple[LedgerState, float]:
+    state = LedgerState()
+    checked: Counts = {}
+    share, plans = 0.0, set()
+    for row in store.rows:
+        # A tightened budget counts from then on: what was charged before is judged by the one before.
+        if row.kind == "tighten":
+            share, checked = _check_spends(state, checked, share)
+        state.apply(row)
+        if row.kind == "run":
+            run = state.run(row.content["run"])
+            if run.plan_hash not in plans:
+                plans.add(run.plan_hash)
+                run.plan.verify()
+        if row.kind == "close":
+            _check_recorded(state, row.content, row.number)
+    return state, _check_spends(state, checked, share)[0]
+
+
+def _check_spends(state: LedgerState, checked: Counts, share: float) -> tuple[float, Counts]:
+    """Every class that was charged since ``checked`` keeps its budgets; returns the largest share, the counts now."""
+    for population in state.populations.values():
+        for number, stays in enumerate(population.classes):
+            charged = False
+            for stay in stays:
+                upto = state.runs[stay.run].charged[stay.group] if stay.end is None else stay.end
+                charged |= upto > max(stay.first, checked.get((stay.run, stay.group), 0))
+            if charged:
+                share = max(share, _check_class(state, population, number))
+    now = {(run.name, group): count for run in state.runs.values() for group, count in enumerate(run.charged)}
+    return share, now
+
+
+def _check_class(state: LedgerState, population: Population, number: int) -> float:
+    history = state.history(population, number)
+    share = 0.0
+    for epsilon, delta in population.strictest_of(number):
+        cost = spent(history, delta=delta)
+        if cost > epsilon:
+            client = population.label(int(population.members(number)[0]))
+            raise PrivacyError(
+                f"client {client!r} of {population.name!r} and its like spent epsilon {cost:.6g} at delta {delta:.3g}, "
+                f"more than the {epsilon:g} that the strictest of them allowed"
+            )
+        share = max(share, cost / epsilon)
+    return share
+
+
+def _check_recorded(state: LedgerState, content: dict[str, object], row: int) -> None:
+    run = state.run(str(content["run"]))
+    recorded = content["spent"]
+    if not isinstance(recorded, dict):
+        raise PrivacyError(f"row {row} (close) records no spend")
+    for name, stated in recorded.items():
+        actual = max(
+            (
+                spent(state.history(run.population, number), delta=delta)
+                for number in run.population.classes_in(run.name, run.group_number(name))
+                for _, delta in run.population.strictest_of(number)
+            ),
+            default=0.0,
+        )
+        if not math.isclose(actual, float(stated), rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            raise PrivacyError(f"row {row} (close) records epsilon {stated} for {name!r}, the rows give {actual}")

@@ -1,0 +1,89 @@
+"""The ledger from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import call
+from tests.runs.conftest import TINY
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return "tiny.toml"
+
+
+def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "ledger", "init", "book", "600@1.2,600@4.8", "--population", "people")
+    assert code == 0, err
+    assert "1,200 clients" in out
+    train = ("train", tiny, "--ledger", "book", "--rounds", "4", "--workers", "1", "--method", "gdpfed")
+    code, out, err = call(capsys, *train, "--out", "one")
+    assert code == 0, err
+    assert "charged to" in out
+    assert "over all runs of the ledger" in out
+    # A second run does not fit: refused before there is a folder.
+    code, _, err = call(capsys, *train, "--out", "two")
+    assert code == 2
+    assert "of 4 rounds would fit" in err
+    assert not (tmp_path / "two").exists()
+
+    code, out, err = call(capsys, "ledger", "status", "book")
+    assert code == 0, err
+    assert "group 1" in out
+    told = json.loads(call(capsys, "ledger", "status", "book", "--json")[1])
+    strict = told["groups"][0]
+    assert (strict["epsilon"], strict["charged"], strict["published"], strict["lost"]) == (1.2, 4, 4, 0)
+    assert strict["promised"] == strict["spent_release"] <= 1.0
+    assert told["populations"][0]["clients"] == 1200
+
+    told = json.loads(call(capsys, "ledger", "clients", "book", "0", "700", "--json")[1])
+    assert [one["client"] for one in told] == ["0", "700"]
+    assert told[0]["spent_release"] == strict["spent_release"]
+    _, out, _ = call(capsys, "ledger", "clients", "book", "--worst", "3")
+    assert "participations" in out
+    told = json.loads(call(capsys, "ledger", "history", "book", "--points", "1", "--json")[1])
+    assert [one["round_number"] for one in told] == [0, 1, 2, 3] * 2
+    assert told[3]["epsilon_release"] == strict["spent_release"]
+    assert "published" in call(capsys, "ledger", "history", "book", "--points", "0")[1]
+
+    told = json.loads(call(capsys, "ledger", "verify", "book", "--json")[1])
+    assert (told["charges"], told["published"], told["sealed"]) == (8, 8, True)
+    assert call(capsys, "ledger", "verify", "book", "--head", told["head"])[0] == 0
+
+    assert call(capsys, "ledger", "receipt", "book", "5", "--out", "five.json")[0] == 0
+    code, out, err = call(capsys, "ledger", "receipt", "five.json", "--check")
+    assert code == 0, err
+    assert "client 5 spent epsilon" in out
+    (tmp_path / "five.json").write_text((tmp_path / "five.json").read_text().replace('"5"', '"6"'))
+    code, _, err = call(capsys, "ledger", "receipt", "five.json", "--check")
+    assert code == 2
+    assert "edited" in err
+    assert call(capsys, "ledger", "export", "book", "clients.csv")[0] == 0
+    assert len((tmp_path / "clients.csv").read_text().splitlines()) == 1201
+
+
+def test_budgets_change_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "book")
+    assert call(capsys, "ledger", "init", path, "10@1")[0] == 0
+    assert call(capsys, "ledger", "join", path, "5@2")[0] == 0
+    assert call(capsys, "ledger", "tighten", path, "1", "2", "--epsilon", "0.5")[0] == 0
+    assert call(capsys, "ledger", "leave", path, "3")[0] == 0
+    told = json.loads(call(capsys, "ledger", "clients", path, "1", "3", "14", "--json")[1])
+    assert [(one["epsilon"], one["has_left"]) for one in told] == [(0.5, False), (1.0, True), (2.0, False)]
+    code, _, err = call(capsys, "ledger", "tighten", path, "1")
+    assert code == 2
+    assert "--epsilon or --delta" in err
+    code, _, err = call(capsys, "ledger", "close", path, "nothing")
+    assert code == 2
+    assert "no run 'nothing'" in err
+    code, _, err = call(capsys, "ledger", "status", str(tmp_path / "other"))
+    assert code == 2
+    assert "gdpfed ledger init" in err
+    assert call(capsys, "ledger", "init", path, "3@1", "--population", "others")[0] == 0
+    code, _, err = call(capsys, "ledger", "leave", path, "1")
+    assert code == 2
+    assert "expected --population, one of clients, others" in err

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.population import Population, packed_budgets
+from gdpfed.privacy.budgets import Budgets, parse_compact
+from tests.ledger.books import book, play, start
+
+
+def test_classes_are_exact(shelf: Path) -> None:
+    """Against a dictionary of every client's own past."""
+    with book(shelf, factor=3.0) as ledger:
+        start(ledger, "one")
+        play(ledger, "one", range(2))
+        ledger.leave("people", ["3", "4", "70"])
+        play(ledger, "one", range(2, 4))
+        ledger.join("people", parse_compact("4@9"))
+        ledger.enrol("one", ["200", "201"], "group 3")
+        play(ledger, "one", range(4, 5))
+        state, people = ledger.state, ledger.state.population("people")
+        own: dict[int, tuple[tuple[str, int], ...]] = dict.fromkeys(range(204), ())
+        for place in range(200):
+            group = int(state.run("one").assignment[place])
+            own[place] = ((f"group {group}", 2 if place in (3, 4, 70) else 5),)
+        own[200] = own[201] = (("group 2", 1),)
+        for place, past in own.items():
+            events = state.history(people, int(people.class_of[place]))
+            assert sum(event.num_rounds for event in events) == sum(count for _, count in past)
+            for other in (0, 3, 4, 60, 70, 150, 200, 201, 202, 203):
+                same = (past == own[other]) and ((place < 200) == (other < 200))
+                assert (people.class_of[place] == people.class_of[other]) == same, (place, other)
+
+
+def test_a_budget_only_tightens(shelf: Path) -> None:
+    with book(shelf) as ledger:
+        people = ledger.state.population("people")
+        ledger.tighten("people", ["0", "1"], epsilon=0.5)
+        ledger.tighten("people", ["1"], delta=1e-5)
+        assert people.epsilons[:3].tolist() == [0.5, 0.5, 1.0]
+        assert people.deltas[:3].tolist() == [1e-3, 1e-5, 1e-3]
+        rows = len(ledger.store.rows)
+        with pytest.raises(PrivacyError, match=r"client '0' allows epsilon=0\.5, less than 0.7"):
+            ledger.tighten("people", ["5", "0"], epsilon=0.7)
+        with pytest.raises(PrivacyError, match="client '1' allows delta"):
+            ledger.tighten("people", ["1"], delta=1e-4)
+        with pytest.raises(InputError, match="finite epsilon"):
+            ledger.tighten("people", ["1"], epsilon=-1.0)
+        assert len(ledger.store.rows) == rows
+        assert people.strictest_of(0) == ((0.5, 1e-5),)
+
+
+def test_labels_find_clients() -> None:
+    names = ("ana", "ben", "cy")
+    budgets = Budgets(epsilons=np.array([1.0, 2.0, 3.0]), deltas=np.full(3, 1e-5), clients=names)
+    named = Population("named", packed_budgets(budgets, 1e-5))
+    assert named.places(["cy", "ana"]).tolist() == [2, 0]
+    assert named.label(1) == "ben"
+    with pytest.raises(InputError, match=r"no client 'bem'.*did you mean 'ben'"):
+        named.places(["ana", "bem"])
+    counted = Population("counted", packed_budgets(parse_compact("3@1"), 1e-5))
+    assert counted.places(["2"]).tolist() == [2]
+    for unknown in ("3", "-1", "x"):
+        with pytest.raises(InputError, match="no client"):
+            counted.places([unknown])
+    with pytest.raises(InputError, match="line breaks"):
+        packed_budgets(Budgets(epsilons=np.ones(1), deltas=np.full(1, 0.1), clients=("a\nb",)), 0.1)

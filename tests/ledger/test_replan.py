@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpfed.errors import PrivacyError
+from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.replan import plan_the_rest, remaining_epsilon
+from gdpfed.ledger.spend import fits, spent
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.accountant import SampledGaussian
+from tests.ledger.books import DELTA, TWO, book, play, start
+
+
+def test_the_rest_fits(shelf: Path) -> None:
+    """Half a run, then client 0 has nothing left, client 1 little; the others' rest is planned anew."""
+    settings = PlanSettings(num_rounds=6, participation=0.2, method="gdpfed", delta=DELTA)
+    with book(shelf, text=TWO) as ledger:
+        start(ledger, text=TWO)
+        play(ledger, "run", range(4))
+        ledger.close_run("run")
+        people = ledger.state.population("people")
+        ledger.tighten("people", ["0"], epsilon=0.2)
+        ledger.tighten("people", ["1"], epsilon=0.9)
+        plan, groups = plan_the_rest(ledger.state, people, settings)
+        assert groups[0] == -1
+        assert (groups[1:] >= 0).all()
+        assert groups[1] < groups[2] < groups[150]
+        assert plan.num_rounds == 6
+        ledger.start_run("rest", "people", plan, groups)
+        play(ledger, "rest", range(6))
+        for number in range(len(people.classes)):
+            history = ledger.state.history(people, number)
+            cost = spent(history, delta=DELTA)
+            if number != int(people.class_of[0]) and number != int(people.class_of[1]):
+                assert fits(history, people.strictest_of(number))
+                # Nearly all of the budget is used.
+                assert cost > 0.9 * people.strictest_of(number)[0][0]
+        with pytest.raises(ExhaustedError):
+            ledger.start_run("more", "people", plan, groups)
+        ledger.leave("people", [str(place) for place in range(1, 200)])
+        with pytest.raises(PrivacyError, match="nobody"):
+            plan_the_rest(ledger.state, people, settings)
+
+
+def test_more_than_subtraction() -> None:
+    past = (SampledGaussian(noise_multiplier=2.0, sampling_rate=0.2, num_rounds=10),)
+    before = spent(past, delta=DELTA)
+    left = remaining_epsilon(past, ((1.5 * before, DELTA),), sampling_rate=0.2, num_rounds=10)
+    assert 0.5 * before < left < 1.5 * before
+    assert left > 1.2 * (0.5 * before)
+    assert remaining_epsilon(past, ((before * 0.9, DELTA),), sampling_rate=0.2, num_rounds=10) == 0
+    assert np.isfinite(left)

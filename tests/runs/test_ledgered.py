@@ -1,0 +1,203 @@
+"""Simulated runs through a ledger."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.spend import merged, spent
+from gdpfed.ledger.verify import verify_ledger
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan import Plan
+from gdpfed.runs.folder import create_run, open_run
+from gdpfed.runs.ledgered import LedgeredRelease, LedgerLink, check_link
+from gdpfed.runs.simulate import dealt_groups, dealt_order, simulate
+from gdpfed.tasks.task import Task
+from gdpfed.training.rounds import Released, TrainingState
+from tests.ledger.books import TWO, book, plan_for, start
+
+# Trains in children that are killed where the ledger writes: each point and occasion once, then to the end.
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from gdpfed.ledger import ledger as books
+from gdpfed.runs import simulate as simulating
+from gdpfed.runs.folder import open_run
+from gdpfed.tasks.datasets import load_dataset
+load_dataset("fmnist-mini")
+path = Path(sys.argv[1])
+points = ["charge:before-journal", "charge:after-commit", "publish:before-journal", "publish:after-commit",
+          "charge:torn-journal", "close:after-commit", ""]
+opened = books.Ledger.open
+for number, point in enumerate(points):
+    child = os.fork()
+    if child == 0:
+        seen = 0
+        def fault(name):
+            global seen
+            seen += name == point
+            if seen == 1 + number % 2 and name == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if point.startswith("close"):
+            number = 0
+        books.Ledger.open = classmethod(lambda cls, path: opened(path, fault=fault))
+        simulating.simulate(open_run(path), num_workers=1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) == bool(point), (point, status)
+"""
+
+
+def linked(task: Task, folder: Path, *, factor: float = 1.5, run: str = "run") -> tuple[LedgerLink, Plan]:
+    budgets = dataclasses.replace(task.budgets, epsilons=task.budgets.epsilons * factor)
+    path = folder / "book"
+    plan = make_plan(task.budgets, task.settings)
+    if not path.exists():
+        with Ledger.create(path) as ledger:
+            ledger.add_population("people", budgets, default_delta=plan.groups[0].delta)
+    return LedgerLink(path=path, population="people", run=run), plan
+
+
+def test_a_run_goes_on_through_its_ledger(tiny: Task, tmp_path: Path) -> None:
+    link, plan = linked(tiny, tmp_path)
+    calm = create_run(tmp_path / "calm", task=tiny, plan=plan, seed=1)
+    run = create_run(tmp_path / "run", task=tiny, plan=plan, seed=1, ledger=link)
+    simulate(calm, num_workers=1)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(run.path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    # The same model and, but for what was spent, the same records: lost rounds were computed again.
+    assert (calm.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
+    for one, other in zip(calm.records(), run.records(), strict=True):
+        assert {**one, "epsilons": None} == {**other, "epsilons": None}
+    state = Ledger.read(link.path).state
+    found = state.run("run")
+    assert not found.is_open
+    assert found.count("published") == 2 * 6
+    lost = [
+        sum(
+            attempt.state == "charged"
+            for (_, place), tried in found.attempts.items()
+            if place == group
+            for attempt in tried
+        )
+        for group in range(2)
+    ]
+    # Two of the six kills came between a durable charge and its publication.
+    assert lost == [2, 2]
+    for group in range(2):
+        (number,) = state.population("people").classes_in("run", group)
+        expected = merged(found.event(group, 6 + 2))
+        actual = spent(state.history(state.population("people"), number), delta=plan.groups[group].delta)
+        assert actual == pytest.approx(spent(expected, delta=plan.groups[group].delta), rel=1e-9)
+        assert run.records()[-1]["epsilons"][group] == pytest.approx(actual, rel=1e-9)
+    verify_ledger(link.path)
+    assert open_run(run.path).ledger == link
+
+
+def test_a_stopped_group_is_left_out(tmp_path: Path) -> None:
+    plan = plan_for(TWO)
+    trained: list[list[int]] = []
+
+    def inner(state: TrainingState, *, plan: Plan, clients: np.ndarray, **rest: object) -> Released:  # type: ignore[type-arg]
+        trained.append(clients.tolist())
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clipped=0, dropped=0)
+
+    with book(tmp_path, text=TWO) as ledger:
+        start(ledger, text=TWO)
+        # Simulated client 0 has place 199, and so on.
+        places = np.arange(200)[::-1]
+        groups = ledger.state.run("run").assignment[places].astype(np.int64)
+        release = LedgeredRelease(inner, ledger, "run", places)
+
+        def play(number: int) -> Released:
+            state = TrainingState(
+                round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
+            )
+            sampled = np.array([3, 50, 120, 199])
+            return release(state, plan=plan, assignment=groups, clients=sampled, updates=None, seed=1)  # type: ignore[arg-type]
+
+        play(0)
+        assert trained[-1] == [3, 50, 120, 199]
+        assert release.cohort == (2, 2)
+        ledger.tighten("people", ["40"], epsilon=0.3)
+        released = play(1)
+        assert trained[-1] == [3, 50]
+        assert release.cohort == (0, 2)
+        assert [float(total.sum()) for total in released.sums] == [0.0, 3.0]
+        assert ledger.state.run("run").charged == [1, 2]
+        # Played again after a kill: the same, and nothing is charged.
+        rows = len(ledger.store.rows)
+        play(1)
+        assert trained[-1] == [3, 50]
+        assert len(ledger.store.rows) == rows
+        ledger.tighten("people", ["140"], epsilon=0.3)
+        with pytest.raises(ExhaustedError, match="no group of run 'run' can pay for round 2"):
+            play(2)
+
+
+def test_lost_rounds_count_as_participations(tmp_path: Path) -> None:
+    """With a cap of two: a client that was in a lost round is left out one round earlier."""
+    plan = plan_for(TWO, cap=2)
+    trained: list[list[int]] = []
+
+    def inner(state: TrainingState, *, plan: Plan, clients: np.ndarray, **rest: object) -> Released:  # type: ignore[type-arg]
+        trained.append(clients.tolist())
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clipped=0, dropped=0)
+
+    with book(tmp_path, text=TWO, factor=2.0) as ledger:
+        start(ledger, text=TWO, plan=plan)
+        groups = ledger.state.run("run").assignment.astype(np.int64)
+        release = LedgeredRelease(inner, ledger, "run", np.arange(200))
+
+        def play(number: int, clients: list[int]) -> None:
+            state = TrainingState(
+                round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
+            )
+            release(state, plan=plan, assignment=groups, clients=np.array(clients), updates=None, seed=1)  # type: ignore[arg-type]
+
+        with pytest.raises(KeyboardInterrupt):
+            play(0, [1, 2])
+        play(0, [1, 2])
+        play(1, [1, 3])
+        # What was published is played again with those who took part.
+        play(0, [1, 2])
+        assert trained == [[1, 2], [1, 2], [3], [1, 2]]
+        assert ledger.state.run("run").participations[:4].tolist() == [0, 2, 2, 1]
+        assert ledger.state.run("run").charged == [3, 3]
+
+
+def test_a_run_that_does_not_fit_is_refused(tiny: Task, tmp_path: Path) -> None:
+    link, plan = linked(tiny, tmp_path, factor=1.0)
+    order, groups = dealt_order(tiny.budgets, 1), dealt_groups(plan, tiny.budgets, 1)
+    check_link(link, plan, tiny.budgets, order=order, assignment=groups)
+    simulate(create_run(tmp_path / "one", task=tiny, plan=plan, seed=1, ledger=link), num_workers=1)
+    assert Ledger.read(link.path).state.run("run").charged == [6, 6]
+    # Another seed deals budgets to other simulated clients; places in the population keep theirs.
+    again, _ = linked(tiny, tmp_path, run="again")
+    order, groups = dealt_order(tiny.budgets, 2), dealt_groups(plan, tiny.budgets, 2)
+    with pytest.raises(ExhaustedError, match="0 of 6 rounds would fit"):
+        check_link(again, plan, tiny.budgets, order=order, assignment=groups)
+    fedavg = make_plan(tiny.budgets, dataclasses.replace(tiny.settings, method="fedavg"))
+    with pytest.raises(PrivacyError, match="no privacy"):
+        check_link(again, fedavg, tiny.budgets, order=order, assignment=groups)
+    (tmp_path / "one" / "ledger.json").write_text(json.dumps({"ledger": "x"}))
+    with pytest.raises(InputError, match=r"ledger\.json"):
+        open_run(tmp_path / "one")
