@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gdpfed import streams
 
-__all__ = ["clip", "noise", "norms"]
+__all__ = ["clip", "clip_and_measure", "noise", "norms"]
 
 # Rounding in the norm and the product must not leave a norm above the bound.
 _SAFETY = 1 - 1e-14
@@ -37,6 +37,11 @@ def norms(updates: Tensor) -> Tensor:
 
 def clip(updates: Tensor, *, clip_norm: float) -> Tensor:
     """Scales each row of (clients, params) to a norm of at most ``clip_norm``; a non-finite row becomes zero."""
+    return clip_and_measure(updates, clip_norm=clip_norm)[0]
+
+
+def clip_and_measure(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tensor]:
+    """What `clip` gives, and the norms that the rows had before."""
     lengths = norms(updates)
     finite = torch.isfinite(lengths)
     factors = torch.ones_like(lengths)
@@ -45,7 +50,7 @@ def clip(updates: Tensor, *, clip_norm: float) -> Tensor:
     bounded = updates * factors.unsqueeze(1)
     if not bool(finite.all()):
         bounded[~finite] = 0
-    return bounded
+    return bounded, lengths
 
 
 def noise(num_params: int, *, std: float, seed: int, round_number: int, place: int) -> Tensor:

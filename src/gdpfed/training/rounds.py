@@ -169,8 +169,7 @@ def _clipped_sums(
         for place in np.unique(groups):
             group = plan.groups[place]
             rows = moved[torch.from_numpy(np.flatnonzero(groups == place))]
-            bounded = mechanism.clip(rows, clip_norm=group.clip_norm)
-            lengths = mechanism.norms(rows)
+            bounded, lengths = mechanism.clip_and_measure(rows, clip_norm=group.clip_norm)
             dropped += int((~torch.isfinite(lengths)).sum())
             clipped += int((torch.isfinite(lengths) & (lengths > group.clip_norm)).sum())
             for row in bounded:
