@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,19 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with th
 EvaluateEvery = Annotated[int | None, typer.Option("--evaluate-every", help="Rounds between evaluations.")]
 
 
+Secure = Annotated[
+    bool | None,
+    typer.Option("--secure/--no-secure", help="Sums by the secure aggregation protocol, with integer noise."),
+]
+Dropout = Annotated[
+    float | None, typer.Option("--dropout", help="With --secure: fraction of clients that vanish during a sum.")
+]
+Colluders = Annotated[
+    float | None,
+    typer.Option("--colluders", help="With --secure: fraction of a cohort that may tell the server their noise."),
+]
+
+
 def _need_torch() -> None:
     try:
         import torch  # noqa: F401 - only to see that it is there
@@ -46,11 +59,23 @@ def _workers(asked: int | None) -> int:
     return asked or os.cpu_count() or 1
 
 
-def _changed(task: Task, evaluate_every: int | None, **changes: object) -> Task:
+def _changed(
+    task: Task,
+    evaluate_every: int | None,
+    *,
+    secure: bool | None = None,
+    dropout: float | None = None,
+    colluders: float | None = None,
+    **changes: object,
+) -> Task:
     settings = options.stated(task.settings, changes)
-    training = task.training
-    if evaluate_every is not None:
-        training = dataclasses.replace(training, evaluate_every=evaluate_every)
+    asked: dict[str, Any] = {
+        "evaluate_every": evaluate_every,
+        "secure": secure,
+        "dropout": dropout,
+        "colluders": colluders,
+    }
+    training = dataclasses.replace(task.training, **{name: value for name, value in asked.items() if value is not None})
     return dataclasses.replace(task, settings=settings, training=training)
 
 
@@ -67,6 +92,9 @@ def train_run(
     server_learning_rate: options.ServerLearningRate = None,
     max_participations: options.MaxParticipations = None,
     evaluate_every: EvaluateEvery = None,
+    secure: Secure = None,
+    dropout: Dropout = None,
+    colluders: Colluders = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run. Default: runs/TASK-METHOD-seedN.")
     ] = None,
@@ -81,6 +109,9 @@ def train_run(
     task = _changed(
         load_task(source),
         evaluate_every,
+        secure=secure,
+        dropout=dropout,
+        colluders=colluders,
         method=method,
         num_rounds=rounds,
         participation=participation,
@@ -92,6 +123,11 @@ def train_run(
         max_participations=max_participations,
     )
     plan = make_plan(task.budgets, task.settings)
+    if task.training.secure:
+        from gdpfed.training.secure_sum import SecureRelease
+
+        # Refused before there is a folder.
+        SecureRelease(plan, num_params=1, dropout=task.training.dropout, colluders=task.training.colluders)
     name = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
     folder = out or Path("runs") / f"{name}-{plan.method}-seed{seed}"
     run = create_run(folder, task=task, plan=plan, seed=seed)
@@ -121,7 +157,8 @@ def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_
 
     out = console()
     if not as_json:
-        out.print(f"{run.task.title}, {run.plan.method}, seed {run.seed}, in {run.path}; {STAMP}", soft_wrap=True)
+        how = ", secure sums" if run.task.training.secure else ""
+        out.print(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}", soft_wrap=True)
     with _watching(run.plan.num_rounds, quiet=as_json) as watch:
         final = simulate(run, num_workers=_workers(workers), data_dir=data_dir, watch=watch)
     if as_json:

@@ -30,7 +30,7 @@ from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.partitions import partition_dirichlet, partition_iid, partition_natural
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
-from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
+from gdpfed.training.rounds import Release, RoundRecord, TrainingState, float_release, initial_state, run_round
 
 __all__ = ["Evaluation", "Progress", "Simulation", "prepare", "simulate", "spent_so_far"]
 
@@ -71,6 +71,7 @@ class Simulation:
     test_inputs: Tensor
     test_labels: Tensor
     seed: int
+    release: Release = float_release
 
     def run_round(self, state: TrainingState) -> tuple[TrainingState, RoundRecord]:
         """One round from ``state``."""
@@ -83,6 +84,7 @@ class Simulation:
             ),
             layer_sizes=self.trainer.layer_sizes,
             seed=self.seed,
+            release=self.release,
         )
 
     def initial_state(self) -> TrainingState:
@@ -182,9 +184,20 @@ def prepare(
         local_steps=task.settings.local_steps,
         batch_size=task.training.batch_size,
     )
+    release: Release = float_release
+    if task.training.secure:
+        from gdpfed.training.secure_sum import SecureRelease
+
+        release = SecureRelease(
+            plan,
+            num_params=len(flat_parameters(model)),
+            dropout=task.training.dropout,
+            colluders=task.training.colluders,
+        )
     return Simulation(
         plan=plan,
         assignment=assign(plan, _shuffled(task.budgets, seed)),
+        release=release,
         model=model,
         trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk),
         test_inputs=torch.from_numpy(dataset.test_inputs),
@@ -249,6 +262,8 @@ def simulate(
 def _as_json(
     state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...]
 ) -> dict[str, Any]:
+    # Only of secure sums, so that other records stay as they were.
+    lost = {name: value for name in ("vanished", "aborted") if (value := getattr(record, name))}
     return {
         "round": state.round_number,
         "accuracy": evaluation.accuracy,
@@ -258,4 +273,5 @@ def _as_json(
         "clipped": record.clipped,
         "dropped": record.dropped,
         "update_norm": record.update_norm,
+        **lost,
     }

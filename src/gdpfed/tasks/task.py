@@ -27,7 +27,11 @@ DEMONSTRATION = "fmnist-mini"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What is trained on which data, and how, apart from what the plan needs to know."""
+    """What is trained on which data, and how, apart from what the plan needs to know.
+
+    With ``secure``, sums go through the secure aggregation protocol; ``dropout`` of the clients vanish in the middle of
+    it, and ``colluders`` of each cohort may tell the server their noise.
+    """
 
     dataset: str = "fmnist-mini"
     model: str = "small-cnn"
@@ -39,6 +43,9 @@ class TrainingSettings:
     momentum: float = 0.0
     learning_rate_decay: float = 0.99
     evaluate_every: int = 1
+    secure: bool = False
+    dropout: float = 0.0
+    colluders: float = 0.0
 
     def __post_init__(self) -> None:
         partitions = ("iid", "dirichlet", "natural")
@@ -52,6 +59,11 @@ class TrainingSettings:
             raise InputError(f"expected a finite concentration > 0, got concentration={self.concentration}")
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
+        for name in ("dropout", "colluders"):
+            if not 0 <= getattr(self, name) < 0.5:
+                raise InputError(f"expected 0 <= {name} < 0.5, got {name}={getattr(self, name)}")
+            if getattr(self, name) and not self.secure:
+                raise InputError(f"expected {name} with secure = true (--secure) only: other sums lose nobody")
         if not 0 < self.learning_rate_decay <= 1:
             raise InputError(
                 f"expected 0 < learning_rate_decay <= 1, got learning_rate_decay={self.learning_rate_decay}"

@@ -2,7 +2,8 @@
 
 Place: the heart of training; with `planning/plan.py` this is the method. `run_round` is state in, state out: the same
 plan, state and seed give the same bytes. `reference.py` is the same round in plain loops, and one suite runs against
-both.
+both. How clipped updates become released sums is an argument: `float_release`, the simulator's seeded float noise, or
+`secure_sum.SecureRelease`, the integer protocol.
 
 Guarantees (tests of the same name):
   off_switches_are_fedavg       no noise, no clip, everything kept, one group: FedAvg.
@@ -12,6 +13,7 @@ Guarantees (tests of the same name):
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,7 +27,18 @@ from gdpfed.training.aggregate import combine
 from gdpfed.training.sampling import sample_clients
 from gdpfed.training.sparsify import keep_largest
 
-__all__ = ["RoundRecord", "TrainingState", "initial_state", "released_sums", "run_round"]
+__all__ = [
+    "Release",
+    "Released",
+    "RoundRecord",
+    "TrainingState",
+    "Updates",
+    "float_release",
+    "initial_state",
+    "released_sums",
+    "run_round",
+    "sparsified",
+]
 
 # (parameters, clients) -> chunks of (clients, updates)
 Updates = Callable[[Tensor, NDArray[np.int64]], Iterator[tuple[NDArray[np.int64], Tensor]]]
@@ -42,13 +55,47 @@ class TrainingState:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What a simulation may tell of a round. A deployment tells nobody the cohort."""
+    """What a simulation may tell of a round. A deployment tells nobody the cohort.
+
+    ``dropped`` updates were not finite and count as zero. Of secure sums: so many clients ``vanished`` (in all
+    attempts), and so many sums were ``aborted`` for good.
+    """
 
     round_number: int
     cohort: tuple[int, ...]
     clipped: int
     dropped: int
     update_norm: float
+    vanished: int = 0
+    aborted: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Released:
+    """What left the sums of a round: one tensor if the plan is pooled, else one for each group."""
+
+    sums: list[Tensor]
+    clipped: int
+    dropped: int
+    vanished: int = 0
+    aborted: int = 0
+
+
+class Release(Protocol):
+    """Trains the clients and releases their noisy sums."""
+
+    def __call__(
+        self,
+        state: TrainingState,
+        *,
+        plan: Plan,
+        assignment: NDArray[np.int64],
+        clients: NDArray[np.int64],
+        updates: Updates,
+        seed: int,
+    ) -> Released:
+        """What is released of one round."""
+        ...
 
 
 def initial_state(parameters: Tensor, num_clients: int) -> TrainingState:
@@ -56,6 +103,21 @@ def initial_state(parameters: Tensor, num_clients: int) -> TrainingState:
     return TrainingState(
         round_number=0, parameters=parameters.clone(), participations=np.zeros(num_clients, dtype=np.int64)
     )
+
+
+def float_release(
+    state: TrainingState,
+    *,
+    plan: Plan,
+    assignment: NDArray[np.int64],
+    clients: NDArray[np.int64],
+    updates: Updates,
+    seed: int,
+) -> Released:
+    """Float sums, and seeded float noise on each: for simulations."""
+    sums, clipped, dropped = _clipped_sums(state.parameters, plan, assignment, clients, updates)
+    released = released_sums(plan, sums, seed=seed, round_number=state.round_number)
+    return Released(sums=released, clipped=clipped, dropped=dropped)
 
 
 def run_round(
@@ -66,22 +128,24 @@ def run_round(
     updates: Updates,
     layer_sizes: list[int],
     seed: int,
+    release: Release = float_release,
 ) -> tuple[TrainingState, RoundRecord]:
     """One round; ``updates`` trains the sampled clients and yields their updates in order."""
     if state.round_number >= plan.num_rounds:
         raise InputError(f"the plan has {plan.num_rounds} rounds, all of which were run: make a plan with more")
     clients = sample_clients(plan, assignment, state.participations, seed=seed, round_number=state.round_number)
-    sums, clipped, dropped = _clipped_sums(state.parameters, plan, assignment, clients, updates)
-    released = released_sums(plan, sums, seed=seed, round_number=state.round_number)
-    update = combine(plan, released, layer_sizes)
+    released = release(state, plan=plan, assignment=assignment, clients=clients, updates=updates, seed=seed)
+    update = combine(plan, released.sums, layer_sizes)
     participations = state.participations.copy()
     participations[clients] += 1
     record = RoundRecord(
         round_number=state.round_number,
         cohort=tuple(int(count) for count in np.bincount(assignment[clients], minlength=len(plan.groups))),
-        clipped=clipped,
-        dropped=dropped,
+        clipped=released.clipped,
+        dropped=released.dropped,
         update_norm=float(mechanism.norms(update.unsqueeze(0))[0]),
+        vanished=released.vanished,
+        aborted=released.aborted,
     )
     following = TrainingState(
         round_number=state.round_number + 1,
@@ -115,18 +179,27 @@ def _clipped_sums(
 
 
 def released_sums(plan: Plan, sums: list[Tensor], *, seed: int, round_number: int) -> list[Tensor]:
-    """What leaves the secure sum, noise included, then sparsified: one tensor if pooled, else one for each group."""
+    """What leaves the sum, noise included, then sparsified: one tensor if pooled, else one for each group."""
     if plan.release == "pooled":
         total = torch.stack(sums).sum(0)
         std = plan.groups[0].noise_std
         return [total + mechanism.noise(len(total), std=std, seed=seed, round_number=round_number, place=0)]
-    released = []
+    noisy = []
     for place, (group, total) in enumerate(zip(plan.groups, sums, strict=True)):
-        noisy = total
+        drawn = total
         if group.noise_std:
-            noisy = total + mechanism.noise(
+            drawn = total + mechanism.noise(
                 len(total), std=group.noise_std, seed=seed, round_number=round_number, place=place
             )
-        num_kept = max(1, round(group.keep_fraction * len(noisy)))
-        released.append(keep_largest(noisy, num_kept=num_kept))
-    return released
+        noisy.append(drawn)
+    return sparsified(plan, noisy)
+
+
+def sparsified(plan: Plan, noisy: list[Tensor]) -> list[Tensor]:
+    """Top-k of each group's noisy sum; a pooled sum is left as it is."""
+    if plan.release == "pooled":
+        return noisy
+    return [
+        keep_largest(total, num_kept=max(1, round(group.keep_fraction * len(total))))
+        for group, total in zip(plan.groups, noisy, strict=True)
+    ]

@@ -1,0 +1,332 @@
+"""The client's side of a secure sum: five answers, in order, and the reasons to refuse.
+
+Place: on a client's machine, in a simulation, in tests; no input or output here. Each method takes the bytes that came
+from the server and returns those that go back. A message that is refused changes nothing.
+
+    1 keys      advertise()                 two fresh public keys, signed with the session
+    2 shares    share(roster)               checks the roster; seals shares of its two secrets for its neighbours
+    3 input     mask(delivery, update)      clip, encode, noise, masks
+    4 unmask    agree(survivors)            signs the set of survivors, once
+                reveal(agreements)          when a quorum has signed the same set: one share for each peer
+
+The two secrets are the private key of the pairwise masks and the seed of its own mask. For a client in the sum the
+server may learn the seed, for a lost one the private key; both together would unmask a single update. Stage 4 has two
+exchanges, so that a server that tells clients different sets learns from none of them.
+
+Guarantees (tests of the same name):
+  refuses_both_secrets_of_one_peer       a peer that is listed as survivor and as lost.
+  refuses_a_second_set                   after it signed one.
+  refuses_a_roster_it_cannot_check       an unknown client, a missing or wrong signature, the server's too.
+  refuses_another_session                another round, attempt, plan, model, sum or number of parameters.
+  refuses_too_few                        shares below the threshold, survivors below what the noise was sized for,
+                                         signatures below the quorum.
+  refuses_a_threshold_of_half            or any other number that does not follow from the cohort.
+  refusal_changes_nothing                after every refused message the right one is answered as if nothing had been.
+  reveals_exactly_one_secret             of every peer.
+  a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
+"""
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.secure import masks, messages
+from gdpfed.secure.client_state import ClientState, Joined, Masked, Pair, Secrets
+from gdpfed.secure.discrete_gaussian import discrete_gaussian
+from gdpfed.secure.encoding import PlannedSum, encode
+from gdpfed.secure.graph import topology
+from gdpfed.secure.noise_shares import Tolerance, noise_share
+from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, seal, sign, signing_public, unseal, verified
+from gdpfed.secure.randomness import Randomness, SystemRandomness
+from gdpfed.secure.session import Directory, Session
+from gdpfed.secure.shares import PRIME, SHARE_BYTES, split
+
+__all__ = ["SecureClient"]
+
+
+class SecureClient:
+    """One client in one session. Its identity is its Ed25519 private key; ``group`` is its place in the plan."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        planned: PlannedSum,
+        group: int,
+        client: int,
+        identity: bytes,
+        directory: Directory,
+        tolerance: Tolerance,
+        randomness: Randomness | None = None,
+    ) -> None:
+        if planned.num_params != session.num_params or planned.place != session.place or group not in planned.groups:
+            raise InputError("expected a session about the planned sum of the client's group")
+        if directory.clients.get(client) != signing_public(identity):
+            raise InputError(f"expected the identity that client {client} enrolled with")
+        self._session, self._planned, self._group = session, planned, group
+        self._client, self._identity, self._directory = client, identity, directory
+        self._tolerance = tolerance
+        self._randomness = randomness or SystemRandomness()
+        keys = self._randomness.stream("keys")
+        mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
+        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
+        self._state = ClientState(advertised=_advertisement(session, client, identity, secrets), secrets=secrets)
+
+    def save(self) -> bytes:
+        """All that the client must remember between two stages, secrets included, for `load`.
+
+        For deployments that start a process for each message. Never to be shown, and never to go back: a client that is
+        loaded twice from the same bytes would mask two inputs with the same masks.
+        """
+        return self._state.encode(session=self._session, client=self._client)
+
+    def load(self, saved: bytes) -> None:
+        """Makes this client, newly made for the same session, the one that was saved."""
+        self._state = ClientState.decode(saved, session=self._session, client=self._client)
+
+    def __repr__(self) -> str:
+        return f"SecureClient(client={self._client}, round={self._session.round_number})"
+
+    # 1 keys
+
+    def advertise(self) -> bytes:
+        """The client's public keys for this session."""
+        return self._state.advertised.encode()
+
+    # 2 shares
+
+    def share(self, roster: bytes) -> bytes:
+        """Sealed shares of both secrets for every neighbour."""
+        made = messages.Roster.decode(roster)
+        if self._state.joined is not None:
+            if made != self._state.joined.roster:
+                raise PrivacyError("expected the roster that was answered before, got another: one roster a session")
+            return self._state.joined.answer
+        secrets = self._unspent()
+        self._check_roster(made)
+        pairs = self._split(made, secrets)
+        channels = {
+            peer.client: masks.seal_key(
+                secrets.seal, peer.seal_public, session=made.digest, one=self._client, other=peer.client
+            )
+            for peer in made.neighbours_of(self._client)
+        }
+        answer = messages.SealedShares(
+            roster=made.digest,
+            client=self._client,
+            commitment=masks.commitment(secrets.seed, session=made.digest, client=self._client),
+            sealed=tuple(
+                (
+                    peer,
+                    seal(
+                        channel,
+                        nonce=_nonce(self._client),
+                        plain=b"".join(pairs[peer]),
+                        bound_to=_route(made.digest, self._client, peer),
+                    ),
+                )
+                for peer, channel in channels.items()
+            ),
+        ).encode()
+        joined = Joined(roster=made, answer=answer, own_pair=pairs[self._client], channels=channels)
+        self._state = replace(self._state, joined=joined)
+        return answer
+
+    def _unspent(self) -> Secrets:
+        if self._state.secrets is None:
+            raise PrivacyError("expected one input a session: an update is masked once")
+        return self._state.secrets
+
+    def _check_roster(self, roster: messages.Roster) -> None:
+        different = self._session.differs_in(roster.session)
+        if different is not None:
+            raise PrivacyError(f"expected a roster of this session, got one of another {different}")
+        if not verified(self._directory.server, roster.signed(), roster.signature):
+            raise PrivacyError("expected a roster that the server has signed, got another signature or none")
+        shape = roster.topology
+        if 2 * shape.threshold <= shape.num_holders:
+            raise PrivacyError(
+                f"expected a threshold above half of {shape.num_holders} holders, got {shape.threshold}: two halves "
+                f"could learn both secrets of a client"
+            )
+        if shape.cohort > self._planned.largest_cohort:
+            raise PrivacyError(
+                f"expected a cohort of at most {self._planned.largest_cohort}, for which the grid was made, got "
+                f"{shape.cohort}"
+            )
+        if shape != topology(shape.cohort, self._tolerance):
+            raise PrivacyError(
+                "expected the degree, threshold, quorum and tolerances that follow from the size of the cohort, got "
+                "others"
+            )
+        if self._state.advertised not in roster.entries:
+            raise PrivacyError("expected a roster with the keys that this client advertised")
+        for entry in roster.entries:
+            public = self._directory.clients.get(entry.client)
+            if public is None:
+                raise PrivacyError(f"expected enrolled clients in the roster, got client {entry.client}")
+            if not verified(public, entry.signed(), entry.signature):
+                raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
+
+    def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
+        """For each holder its pair of shares, by client number; a share's point is the place in the roster plus 1."""
+        holders = [self._client, *(peer.client for peer in roster.neighbours_of(self._client))]
+        points = [roster.places[holder] + 1 for holder in holders]
+        stream, threshold = self._randomness.stream("shares"), roster.topology.threshold
+        of_mask = split(secrets.mask.private, threshold=threshold, points=points, stream=stream)
+        of_seed = split(secrets.seed, threshold=threshold, points=points, stream=stream)
+        return {holder: (of_mask[point], of_seed[point]) for holder, point in zip(holders, points, strict=True)}
+
+    # 3 input
+
+    def mask(self, delivery: bytes, update: Any) -> bytes:
+        """The update, clipped, on the grid, with this client's share of the noise, masked.
+
+        Whatever the update is, this answers; what cannot be used counts as zero.
+        """
+        made = messages.Delivery.decode(delivery)
+        joined = self._expect_roster(made.roster)
+        secrets = self._unspent()
+        held = self._opened(joined, made)
+        sharers = frozenset(made.sharers)
+        share = noise_share(
+            total_variance=self._planned.noise_variance,
+            cohort=joined.roster.topology.cohort,
+            tolerance=self._tolerance,
+            num_params=self._planned.num_params,
+        )
+        values = encode(update, self._planned.encoding(self._group))
+        values += discrete_gaussian(len(values), variance=share.variance, stream=self._randomness.stream("noise"))
+        masked = values.astype(np.uint32)
+        self._add_masks(masked, joined.roster, secrets, sharers)
+        # What is no longer needed cannot leak.
+        self._state = replace(self._state, masked=Masked(sharers=sharers, held=held), secrets=None)
+        return messages.MaskedInput(roster=made.roster, client=self._client, values=masked).encode()
+
+    def _expect_roster(self, digest: bytes) -> Joined:
+        joined = self._state.joined
+        if joined is None:
+            raise PrivacyError("expected a roster first")
+        if digest != joined.roster.digest:
+            raise PrivacyError("expected a message about the roster that was answered, got one about another")
+        return joined
+
+    def _opened(self, joined: Joined, delivery: messages.Delivery) -> dict[int, Pair]:
+        """The pairs of shares that the neighbours sealed for this client, and its own."""
+        roster, shape = joined.roster, joined.roster.topology
+        if delivery.client != self._client:
+            raise PrivacyError("expected a delivery for this client, got another's")
+        sharers = set(delivery.sharers)
+        if not sharers <= set(roster.clients) or self._client not in sharers:
+            raise PrivacyError("expected sharers from the roster, this client among them")
+        if len(sharers) < shape.smallest_survivors:
+            raise PrivacyError(
+                f"expected at least {shape.smallest_survivors} sharers, for which the noise is sized, got "
+                f"{len(sharers)}"
+            )
+        if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
+            raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
+        if 1 + len(delivery.sealed) < shape.threshold:
+            raise PrivacyError(
+                f"expected at least {shape.threshold} holders, the threshold, got {1 + len(delivery.sealed)}"
+            )
+        held = {self._client: joined.own_pair}
+        for peer, sealed in delivery.sealed:
+            plain = unseal(
+                joined.channels[peer],
+                nonce=_nonce(peer),
+                sealed=sealed,
+                bound_to=_route(roster.digest, peer, self._client),
+            )
+            held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES:])
+            if any(int.from_bytes(share, "little") >= PRIME for share in held[peer]):
+                raise PrivacyError(f"expected shares from client {peer}, got something else")
+        return held
+
+    def _add_masks(
+        self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: Secrets, sharers: frozenset[int]
+    ) -> None:
+        digest, own = roster.digest, self._client
+        masks.add_mask(masked, masks.seed_key(secrets.seed, session=digest, client=own), negative=False)
+        for peer in roster.neighbours_of(own):
+            if peer.client in sharers:
+                key = masks.pair_key(secrets.mask, peer.mask_public, session=digest, one=own, other=peer.client)
+                masks.add_pair_mask(masked, key, own=own, peer=peer.client)
+
+    # 4 unmask
+
+    def agree(self, survivors: bytes) -> bytes:
+        """A signature of the set of survivors; of one set only."""
+        made = messages.Survivors.decode(survivors)
+        joined = self._expect_roster(made.roster)
+        if self._state.masked is None:
+            raise PrivacyError("expected a delivery first")
+        if self._state.agreed is not None and made != self._state.agreed:
+            raise PrivacyError("expected the survivors that were signed before, got others: one set a session")
+        self._check_survivors(joined.roster, made, self._state.masked.sharers)
+        self._state = replace(self._state, agreed=made)
+        signature = sign(self._identity, made.signed())
+        return messages.Agreement(roster=made.roster, client=self._client, signature=signature).encode()
+
+    def _check_survivors(self, roster: messages.Roster, made: messages.Survivors, sharers: frozenset[int]) -> None:
+        alive, lost, shape = set(made.survivors), set(made.lost), roster.topology
+        if alive & lost:
+            raise PrivacyError("expected every peer as survivor or as lost, got one as both: nobody's two secrets")
+        if alive | lost != sharers:
+            raise PrivacyError("expected survivors and lost to be those who shared")
+        if self._client not in alive:
+            raise PrivacyError("expected this client among the survivors: it sent its input")
+        if len(alive) < shape.smallest_survivors:
+            raise PrivacyError(
+                f"expected at least {shape.smallest_survivors} survivors, for which the noise is sized, got "
+                f"{len(alive)}"
+            )
+        present = [client in alive for client in roster.clients]
+        for place, near in enumerate(roster.neighbours):
+            holders = present[place] + sum(present[other] for other in near)
+            if roster.clients[place] in sharers and holders < shape.threshold:
+                raise PrivacyError(f"expected {shape.threshold} surviving holders of every client, got {holders}")
+
+    def reveal(self, agreements: bytes) -> bytes:
+        """One share for each peer, once a quorum has signed the same survivors."""
+        made = messages.Agreements.decode(agreements)
+        joined = self._expect_roster(made.roster)
+        agreed, masked = self._state.agreed, self._state.masked
+        if agreed is None or masked is None:
+            raise PrivacyError("expected the survivors first")
+        alive, content = set(agreed.survivors), agreed.signed()
+        for client, signature in made.signatures:
+            if client not in alive or not verified(self._directory.clients[client], content, signature):
+                raise PrivacyError(f"expected signatures of these survivors, got another from client {client}")
+        if len(made.signatures) < joined.roster.topology.quorum:
+            raise PrivacyError(
+                f"expected {joined.roster.topology.quorum} signatures, a quorum, got {len(made.signatures)}"
+            )
+        shares = tuple(
+            (peer, messages.OF_SEED, of_seed) if peer in alive else (peer, messages.OF_MASK, of_mask)
+            for peer, (of_mask, of_seed) in sorted(masked.held.items())
+        )
+        return messages.Shares(roster=made.roster, client=self._client, shares=shares).encode()
+
+
+def _advertisement(session: Session, client: int, identity: bytes, secrets: Secrets) -> messages.Advertisement:
+    unsigned = messages.Advertisement(
+        session=session,
+        client=client,
+        mask_public=secrets.mask.public,
+        seal_public=secrets.seal.public,
+    )
+    return replace(unsigned, signature=sign(identity, unsigned.signed()))
+
+
+def _nonce(sender: int) -> bytes:
+    """Each of a pair seals once under their key."""
+    return struct.pack("<IQ", sender, 0)
+
+
+def _route(digest: bytes, sender: int, recipient: int) -> bytes:
+    return digest + struct.pack("<II", sender, recipient)

@@ -1,0 +1,125 @@
+"""What a client remembers between two stages of a secure sum.
+
+Place: inside `client.SecureClient`, which replaces it as a whole or not at all, so that a refused message changes
+nothing. It holds secrets: nothing here has a text, and what `encode` returns belongs in memory.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gdpfed.errors import InputError
+from gdpfed.secure import messages
+from gdpfed.secure.primitives import AgreementKey
+from gdpfed.secure.session import Session
+
+__all__ = ["ClientState", "Joined", "Masked", "Pair", "Secrets"]
+
+Pair = tuple[bytes, bytes]  # shares of the mask's private key, and of the seed
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Secrets:
+    """Until the input is masked."""
+
+    mask: AgreementKey
+    seal: AgreementKey
+    seed: bytes
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Joined:
+    """After stage 2: the roster, the answer to it, and the key that is shared with each neighbour."""
+
+    roster: messages.Roster
+    answer: bytes
+    own_pair: Pair
+    channels: dict[int, bytes]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Masked:
+    """After stage 3: who shared, and the shares that this client holds, by their owner."""
+
+    sharers: frozenset[int]
+    held: dict[int, Pair]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClientState:
+    """A client after some stage."""
+
+    advertised: messages.Advertisement
+    secrets: Secrets | None
+    joined: Joined | None = None
+    masked: Masked | None = None
+    agreed: messages.Survivors | None = None
+
+    def encode(self, *, session: Session, client: int) -> bytes:
+        """As bytes, secrets included."""
+        content: dict[str, Any] = {"session": session.encoded().hex(), "client": client}
+        content["advertised"] = self.advertised.encode().hex()
+        if self.secrets is not None:
+            parts = (self.secrets.mask.private, self.secrets.seal.private, self.secrets.seed)
+            content["secrets"] = [part.hex() for part in parts]
+        if self.joined is not None:
+            content["joined"] = {
+                "roster": self.joined.roster.encode().hex(),
+                "answer": self.joined.answer.hex(),
+                "own_pair": _texts(self.joined.own_pair),
+                "channels": {str(peer): key.hex() for peer, key in self.joined.channels.items()},
+            }
+        if self.masked is not None:
+            content["masked"] = {
+                "sharers": sorted(self.masked.sharers),
+                "held": {str(peer): _texts(pair) for peer, pair in self.masked.held.items()},
+            }
+        if self.agreed is not None:
+            content["agreed"] = self.agreed.encode().hex()
+        return json.dumps(content).encode()
+
+    @staticmethod
+    def decode(content: bytes, *, session: Session, client: int) -> "ClientState":
+        """From `encode`, for the same client and session."""
+        try:
+            read = json.loads(content)
+            ours = read["session"] == session.encoded().hex() and read["client"] == client
+            made = _decoded(read)
+        except (ValueError, KeyError, TypeError, AttributeError, InputError):
+            raise InputError("expected the saved state of a client, got something else") from None
+        if not ours:
+            raise InputError("expected the saved state of this client in this session, got another's")
+        return made
+
+
+def _decoded(read: dict[str, Any]) -> ClientState:
+    secrets, joined, masked = read.get("secrets"), read.get("joined"), read.get("masked")
+    mask, seal, seed = (bytes.fromhex(part) for part in secrets) if secrets else (b"", b"", b"")
+    return ClientState(
+        advertised=messages.Advertisement.decode(bytes.fromhex(read["advertised"])),
+        secrets=Secrets(mask=AgreementKey(mask), seal=AgreementKey(seal), seed=seed) if secrets else None,
+        joined=Joined(
+            roster=messages.Roster.decode(bytes.fromhex(joined["roster"])),
+            answer=bytes.fromhex(joined["answer"]),
+            own_pair=_pair(joined["own_pair"]),
+            channels={int(peer): bytes.fromhex(key) for peer, key in joined["channels"].items()},
+        )
+        if joined
+        else None,
+        masked=Masked(
+            sharers=frozenset(masked["sharers"]),
+            held={int(peer): _pair(pair) for peer, pair in masked["held"].items()},
+        )
+        if masked
+        else None,
+        agreed=messages.Survivors.decode(bytes.fromhex(read["agreed"])) if "agreed" in read else None,
+    )
+
+
+def _texts(pair: Pair) -> list[str]:
+    return [share.hex() for share in pair]
+
+
+def _pair(texts: list[str]) -> Pair:
+    of_mask, of_seed = (bytes.fromhex(text) for text in texts)
+    return of_mask, of_seed

@@ -1,0 +1,151 @@
+"""How much noise each client adds, so that enough is left when some vanish and others tell the server their shares.
+
+Place: after the roster is known, before an update is masked. Every client of a cohort adds a discrete Gaussian share of
+variance V = ceil(total / (cohort - tolerated dropouts - tolerated colluders)). Whatever is unmasked has at least
+cohort - dropouts shares, of which the server knows at most as many as there are colluders: the rest sums to at least
+the total. The total is the planned variance on the grid plus 25:
+
+The sum of the shares, judged as a continuous Gaussian. Write eta^2 = 25 and s^2 for the sum's variance.
+  1. A sum of n discrete Gaussians of variance V is pointwise within exp(+-5 (n - 1) exp(-pi^2 V)) of the discrete
+     Gaussian of variance s^2 = n V (Kairouz, Liu, Steinke 2021, for two; then one by one).
+  2. That one is pointwise within exp(+-5 exp(-2 pi^2 eta^2)) of a randomised rounding of the *continuous* Gaussian of
+     variance s^2 - eta^2: round y to a discrete Gaussian of variance eta^2 around y. (The rounding's normaliser is
+     sqrt(2 pi) eta (1 +- 2.01 exp(-2 pi^2 eta^2)) for every y, by Poisson summation; the two Gaussians convolve.)
+  3. Rounding is post-processing. So every epsilon of the continuous Gaussian of variance s^2 - 25, by any accountant,
+     sampled or not, holds for what is released, but for a pure loss of 2 d times those two exponents, which
+     `log_extra_loss` bounds. With V >= 100 it is below 1e-200 for any model, and refused above 1e-30.
+Truncation to the grid and arithmetic mod 2^32 come before and after the noise, and cost nothing.
+
+Guarantees (tests of the same name):
+  noise_suffices_after_every_tolerated_loss   dropouts and colluders together.
+  one_client_carries_all                      a cohort of one adds the whole noise.
+  small_shares_are_refused                    where a sum of discrete Gaussians is no longer one.
+  extra_loss_is_a_bound                       against convolutions computed number by number.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scipy import stats
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE
+
+__all__ = ["ROUNDING_VARIANCE", "SMALLEST_SHARE_STD", "NoiseShare", "Tolerance", "log_extra_loss", "noise_share"]
+
+# eta^2 above, in grid steps squared.
+ROUNDING_VARIANCE = 25
+SMALLEST_SHARE_STD = 10
+_LARGEST_LOG_LOSS = math.log(1e-30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What a cohort must stand.
+
+    ``dropout_rate``: the probability that a client vanishes after its cohort is fixed. The tolerated number is such
+    that a cohort aborts with probability ``abort_rate`` at most, if it can be. ``colluding_fraction``: of each cohort,
+    rounded up, these may tell the server all they know.
+    """
+
+    dropout_rate: float = 0.0
+    colluding_fraction: float = 0.0
+    abort_rate: float = 0.05
+    complete_up_to: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("dropout_rate", "colluding_fraction"):
+            if not 0 <= getattr(self, name) < 0.5:
+                raise InputError(
+                    f"expected 0 <= {name} < 0.5, got {name}={getattr(self, name)}: half a cohort and more cannot be "
+                    f"lost"
+                )
+        if not 0 < self.abort_rate < 1:
+            raise InputError(f"expected 0 < abort_rate < 1, got abort_rate={self.abort_rate}")
+        if self.complete_up_to < 1:
+            raise InputError(f"expected complete_up_to >= 1, got complete_up_to={self.complete_up_to}")
+
+    def colluders(self, cohort: int) -> int:
+        """At least one honest client is left."""
+        return min(math.ceil(self.colluding_fraction * cohort), cohort - 1)
+
+    def quorum(self, cohort: int) -> int:
+        """More than (cohort + colluders) / 2: two quorums have an honest client in common."""
+        return (cohort + self.colluders(cohort)) // 2 + 1
+
+    def dropouts(self, cohort: int) -> int:
+        """How many may vanish; always so few that a quorum is left."""
+        if self.dropout_rate == 0:
+            return 0
+        wanted = int(stats.binom.ppf(1 - self.abort_rate, cohort, self.dropout_rate))
+        return min(wanted, cohort - self.quorum(cohort))
+
+    def excess(self, largest_cohort: int) -> float:
+        """The largest ratio of noise variance with nobody lost to that planned, over cohorts up to this size."""
+        sizes = {*range(1, min(largest_cohort, 200) + 1), largest_cohort}
+        return max(float(size / (size - self.dropouts(size) - self.colluders(size))) for size in sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseShare:
+    """The size of each client's share in one cohort, and what it was sized for."""
+
+    cohort: int
+    dropouts: int
+    colluders: int
+    variance: int
+
+    def __post_init__(self) -> None:
+        if self.guaranteed_shares < 1:
+            raise PrivacyError(
+                f"expected an honest survivor in a cohort of {self.cohort}, got {self.dropouts} tolerated dropouts and "
+                f"{self.colluders} colluders"
+            )
+
+    @property
+    def smallest_survivors(self) -> int:
+        """With fewer nothing is unmasked."""
+        return self.cohort - self.dropouts
+
+    @property
+    def guaranteed_shares(self) -> int:
+        """Shares in the smallest sum that the server cannot know."""
+        return self.cohort - self.dropouts - self.colluders
+
+    @property
+    def guaranteed_variance(self) -> int:
+        """Of the noise that protects, in grid steps squared."""
+        return self.guaranteed_shares * self.variance
+
+
+def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_params: int) -> NoiseShare:
+    """Sizes the shares of a cohort; ``total_variance`` is `encoding.PlannedSum.noise_variance`."""
+    if cohort < 1:
+        raise InputError(f"expected a cohort of 1 or more, got {cohort}: the server draws the noise of an empty one")
+    dropouts, colluders = tolerance.dropouts(cohort), tolerance.colluders(cohort)
+    share = NoiseShare(
+        cohort=cohort,
+        dropouts=dropouts,
+        colluders=colluders,
+        variance=-(-total_variance // (cohort - dropouts - colluders)),
+    )
+    if share.variance < SMALLEST_SHARE_STD**2:
+        raise PrivacyError(
+            f"expected shares of std >= {SMALLEST_SHARE_STD} grid steps, got {math.sqrt(share.variance):.3g}: the sum "
+            f"of smaller ones is not accounted for; use a finer grid or more noise"
+        )
+    if share.variance > LARGEST_VARIANCE:
+        raise InputError("expected shares of std <= 2^28 grid steps: use a coarser grid")
+    if log_extra_loss(share_variance=share.variance, num_shares=cohort, num_params=num_params) > _LARGEST_LOG_LOSS:
+        raise PrivacyError("the sum of the noise shares is too far from a Gaussian: use a finer grid or more noise")
+    return share
+
+
+def log_extra_loss(
+    *, share_variance: float, num_shares: int, num_params: int, rounding_variance: float = ROUNDING_VARIANCE
+) -> float:
+    """Natural logarithm of the pure epsilon that a round costs beyond the continuous Gaussian's."""
+    convolution = math.log(5 * (num_shares - 1)) - math.pi**2 * share_variance if num_shares > 1 else -math.inf
+    rounding = math.log(5) - 2 * math.pi**2 * rounding_variance
+    larger, smaller = max(convolution, rounding), min(convolution, rounding)
+    return math.log(2 * num_params) + larger + math.log1p(math.exp(smaller - larger))

@@ -1,0 +1,273 @@
+"""The server's side of a secure sum: collects, forwards, and takes the masks off a sum that has enough noise.
+
+Place: in a deployment's server, in a simulation, in tests; no input or output here. `receive_...` takes one client's
+bytes; a message that cannot be used is an error about that client and changes nothing, so that its sender counts as
+lost. The method that closes a stage returns the bytes to send, or raises AbortedError when too few are left: before
+anything is unmasked.
+
+    1 keys      receive_advertisement     ->  roster()
+    2 shares    receive_shares            ->  deliveries()
+    3 input     receive_input             ->  survivors()
+    4 unmask    receive_agreement         ->  agreements()
+                receive_revealed          ->  total()
+
+Masked inputs are added up as they come: memory does not grow with the cohort. An empty cohort has no protocol:
+`empty_sum` is the noise alone, drawn by the server, which knows then that nobody took part.
+
+Guarantees (tests of the same name):
+  masked_sum_is_the_plain_sum            bit for bit, whoever is lost at whatever stage.
+  one_dropout_more_aborts                before anything is unmasked.
+  a_bad_message_changes_nothing          of the server's state; its sender can still send the right one.
+  a_wrong_share_is_noticed               the sum is aborted rather than wrong.
+  an_empty_cohort_is_noise               of the planned variance.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import GdpfedError, InputError
+from gdpfed.secure import masks, messages
+from gdpfed.secure.discrete_gaussian import discrete_gaussian
+from gdpfed.secure.encoding import PlannedSum
+from gdpfed.secure.graph import topology
+from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import AgreementKey, sign, signing_public, verified
+from gdpfed.secure.randomness import Randomness, SystemRandomness
+from gdpfed.secure.session import Directory, Session
+from gdpfed.secure.shares import restore
+
+__all__ = ["AbortedError", "SecureServer", "empty_sum"]
+
+
+class AbortedError(GdpfedError):
+    """Too few clients are left: the sum is given up, nothing was unmasked, and another attempt needs fresh keys."""
+
+
+def empty_sum(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
+    """What an empty cohort releases: noise of the planned variance."""
+    stream = (randomness or SystemRandomness()).stream("noise")
+    return discrete_gaussian(planned.num_params, variance=planned.noise_variance, stream=stream).astype(np.uint32)
+
+
+class SecureServer:
+    """One sum of one round, in one attempt, of the clients that were ``invited``."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        invited: Iterable[int],
+        identity: bytes,
+        directory: Directory,
+        tolerance: Tolerance,
+    ) -> None:
+        if directory.server != signing_public(identity):
+            raise InputError("expected the server's identity of the directory")
+        self._session, self._identity, self._directory = session, identity, directory
+        self._tolerance = tolerance
+        self._invited = frozenset(invited)
+        if not self._invited <= set(directory.clients):
+            raise InputError("expected enrolled clients only")
+        self._advertised: dict[int, messages.Advertisement] = {}
+        self._roster: messages.Roster | None = None
+        self._roster_hash = b""
+        self._shared: dict[int, messages.SealedShares] = {}
+        self._sharers: tuple[int, ...] | None = None
+        self._arrived: set[int] = set()
+        self._sum = np.zeros(session.num_params, dtype=np.uint32)
+        self._survivors: messages.Survivors | None = None
+        self._signatures: dict[int, bytes] = {}
+        self._quorum_met = False
+        self._revealed: dict[int, messages.Shares] = {}
+
+    def __repr__(self) -> str:
+        return f"SecureServer(round={self._session.round_number}, place={self._session.place})"
+
+    # 1 keys
+
+    def receive_advertisement(self, content: bytes) -> None:
+        """A client's public keys."""
+        made = messages.Advertisement.decode(content)
+        if self._roster is not None:
+            raise InputError("expected advertisements before the roster is closed")
+        different = self._session.differs_in(made.session)
+        if different is not None:
+            raise InputError(f"expected keys for this session, got keys for another {different}")
+        if made.client not in self._invited or made.client in self._advertised:
+            raise InputError(f"expected keys of every invited client once, got client {made.client}")
+        if not verified(self._directory.clients[made.client], made.signed(), made.signature):
+            raise InputError(f"expected keys signed by client {made.client}, got another signature")
+        self._advertised[made.client] = made
+
+    def roster(self) -> bytes:
+        """Closes the cohort. Whoever is not in it costs nothing: the noise is sized by those who are."""
+        if self._roster is None:
+            if not self._advertised:
+                raise AbortedError("no client advertised keys: the cohort is empty")
+            unsigned = messages.Roster(
+                session=self._session,
+                topology=topology(len(self._advertised), self._tolerance),
+                entries=tuple(entry for _, entry in sorted(self._advertised.items())),
+            )
+            self._roster = messages.Roster(
+                session=unsigned.session,
+                topology=unsigned.topology,
+                entries=unsigned.entries,
+                signature=sign(self._identity, unsigned.signed()),
+            )
+            self._roster_hash = self._roster.digest
+        return self._roster.encode()
+
+    def _expect(self, digest: bytes, client: int | None = None, *, among: Iterable[int] = ()) -> messages.Roster:
+        if self._roster is None:
+            raise InputError("expected the roster to be closed first")
+        if digest != self._roster_hash:
+            raise InputError("expected a message about this roster, got one about another")
+        if client is not None and client not in among:
+            raise InputError(f"expected every client's message once and at its stage, got one of client {client}")
+        return self._roster
+
+    # 2 shares
+
+    def receive_shares(self, content: bytes) -> None:
+        """A client's sealed shares for its neighbours."""
+        made = messages.SealedShares.decode(content)
+        missing = () if self._sharers is not None else set(self._advertised) - set(self._shared)
+        roster = self._expect(made.roster, made.client, among=missing)
+        if [peer for peer, _ in made.sealed] != [peer.client for peer in roster.neighbours_of(made.client)]:
+            raise InputError(f"expected sealed shares for all neighbours of client {made.client}")
+        self._shared[made.client] = made
+
+    def deliveries(self) -> dict[int, bytes]:
+        """For each client that shared, what its neighbours sealed for it."""
+        roster = self._expect(self._roster_hash)
+        self._expect_enough(len(self._shared), "shared their keys")
+        if self._sharers is None:
+            self._sharers = tuple(sorted(self._shared))
+        boxes: dict[int, list[tuple[int, bytes]]] = {client: [] for client in self._sharers}
+        for sender in self._sharers:
+            for peer, sealed in self._shared[sender].sealed:
+                if peer in boxes:
+                    boxes[peer].append((sender, sealed))
+        return {
+            client: messages.Delivery(
+                roster=self._roster_hash, client=client, sharers=self._sharers, sealed=tuple(boxes[client])
+            ).encode()
+            for client in roster.clients
+            if client in boxes
+        }
+
+    def _expect_enough(self, count: int, did: str) -> None:
+        shape = self._expect(self._roster_hash).topology
+        needed = shape.smallest_survivors
+        if count < needed:
+            raise AbortedError(
+                f"expected {needed} of {shape.cohort} clients, for which the noise is sized, got "
+                f"{count} that {did}: nothing was unmasked; try again with fresh keys"
+            )
+
+    # 3 input
+
+    def receive_input(self, content: bytes) -> None:
+        """A client's masked input: added to the sum."""
+        made = messages.MaskedInput.decode(content, num_params=self._session.num_params)
+        waiting = () if self._survivors is not None else set(self._sharers or ()) - self._arrived
+        self._expect(made.roster, made.client, among=waiting)
+        np.add(self._sum, made.values, out=self._sum)
+        self._arrived.add(made.client)
+
+    def survivors(self) -> bytes:
+        """Closes the sum, and says whose input is in it."""
+        if self._survivors is None:
+            if self._sharers is None:
+                raise InputError("expected deliveries first")
+            self._expect_enough(len(self._arrived), "sent their input")
+            self._survivors = messages.Survivors(
+                roster=self._roster_hash,
+                survivors=tuple(sorted(self._arrived)),
+                lost=tuple(client for client in self._sharers if client not in self._arrived),
+            )
+        return self._survivors.encode()
+
+    # 4 unmask
+
+    def receive_agreement(self, content: bytes) -> None:
+        """A client's signature of the survivors."""
+        made = messages.Agreement.decode(content)
+        if self._survivors is None:
+            raise InputError("expected the survivors first")
+        waiting = () if self._quorum_met else self._arrived - set(self._signatures)
+        self._expect(made.roster, made.client, among=waiting)
+        if not verified(self._directory.clients[made.client], self._survivors.signed(), made.signature):
+            raise InputError(f"expected a signature of the survivors by client {made.client}, got another")
+        self._signatures[made.client] = made.signature
+
+    def agreements(self) -> bytes:
+        """All signatures, once there is a quorum."""
+        roster = self._expect(self._roster_hash)
+        if len(self._signatures) < roster.topology.quorum:
+            raise AbortedError(
+                f"expected {roster.topology.quorum} signatures of the survivors, got {len(self._signatures)}: nothing "
+                f"was unmasked; try again with fresh keys"
+            )
+        self._quorum_met = True
+        return messages.Agreements(
+            roster=self._roster_hash, signatures=tuple(sorted(self._signatures.items()))
+        ).encode()
+
+    def receive_revealed(self, content: bytes) -> None:
+        """A client's shares, one for each peer."""
+        made = messages.Shares.decode(content)
+        waiting = self._arrived - set(self._revealed) if self._quorum_met else ()
+        roster = self._expect(made.roster, made.client, among=waiting)
+        peers = {made.client, *(peer.client for peer in roster.neighbours_of(made.client))} & set(self._shared)
+        expected = [(peer, messages.OF_SEED if peer in self._arrived else messages.OF_MASK) for peer in sorted(peers)]
+        if [(peer, kind) for peer, kind, _ in made.shares] != expected:
+            raise InputError(f"expected one share of every peer of client {made.client}, of the secret asked for")
+        self._revealed[made.client] = made
+
+    def total(self) -> NDArray[np.uint32]:
+        """The sum of the survivors' inputs mod 2^32, noise included."""
+        if self._survivors is None or not self._quorum_met:
+            raise InputError("expected agreements first")
+        roster = self._expect(self._roster_hash)
+        secrets = self._secrets(roster)
+        total = self._sum.copy()
+        for client in self._survivors.survivors:
+            key = masks.seed_key(secrets[client], session=self._roster_hash, client=client)
+            masks.add_mask(total, key, negative=True)
+        for client in self._survivors.lost:
+            private = AgreementKey(secrets[client])
+            for peer in roster.neighbours_of(client):
+                if peer.client in self._arrived:
+                    key = masks.pair_key(
+                        private, peer.mask_public, session=self._roster_hash, one=client, other=peer.client
+                    )
+                    masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
+        return total
+
+    def _secrets(self, roster: messages.Roster) -> dict[int, bytes]:
+        """Of every sharer exactly one secret: put together, and checked."""
+        shares: dict[int, dict[int, bytes]] = {client: {} for client in sorted(self._shared)}
+        for holder, made in self._revealed.items():
+            for peer, _, share in made.shares:
+                shares[peer][roster.places[holder] + 1] = share
+        threshold = roster.topology.threshold
+        for client, found in shares.items():
+            if len(found) < threshold:
+                raise AbortedError(f"expected {threshold} shares of client {client}, the threshold, got {len(found)}")
+        secrets = {}
+        for client, found in shares.items():
+            secret = restore(found, threshold=threshold)
+            if secret is None or not self._is_right(roster.entries[roster.places[client]], secret):
+                raise AbortedError(f"the shares of client {client} do not fit together: somebody sent a wrong one")
+            secrets[client] = secret
+        return secrets
+
+    def _is_right(self, entry: messages.Advertisement, secret: bytes) -> bool:
+        if entry.client in self._arrived:
+            committed = self._shared[entry.client].commitment
+            return masks.commitment(secret, session=self._roster_hash, client=entry.client) == committed
+        return AgreementKey(secret).public == entry.mask_public

@@ -1,0 +1,196 @@
+"""The sums of a round by the secure aggregation protocol: every message, every mask, every noise share.
+
+Place: in `rounds.run_round`, instead of `float_release`. For each sum of the plan (one for each group, or one for all
+if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
+stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
+noise, up to five times; then nothing is released of it in this round. The noise of an empty cohort is the server's.
+
+A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
+can be resumed, and is no private release.
+
+Guarantees (tests of the same name):
+  secure_equals_float_up_to_the_grid   without noise, for every method: less than one grid step for each client.
+  secure_noise_matches_the_plan        with nobody lost, the variance of the released sums is the plan's.
+  secure_runs_repeat                   the same seed gives the same bytes, also after a resume.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdpfed import streams
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_hash
+from gdpfed.secure.client import SecureClient
+from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
+from gdpfed.secure.in_process import InProcessSum, Stage
+from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import KEY_BYTES, signing_public
+from gdpfed.secure.randomness import SimulatedRandomness
+from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
+from gdpfed.secure.session import Directory, Session
+from gdpfed.training import mechanism
+from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+
+__all__ = ["MAX_ATTEMPTS", "SecureRelease"]
+
+MAX_ATTEMPTS = 5
+# The server's place among the addresses of clients.
+_SERVER = 2**32
+
+
+class SecureRelease:
+    """Releases the sums of one plan; ``dropout`` is both what happens to clients and what the noise is sized for."""
+
+    def __init__(self, plan: Plan, *, num_params: int, dropout: float = 0.0, colluders: float = 0.0) -> None:
+        self._tolerance = Tolerance(dropout_rate=dropout, colluding_fraction=colluders)
+        self._dropout = dropout
+        self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
+        self._plan_hash = bytes.fromhex(plan_hash(plan))
+        self._identities: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+
+    def __call__(
+        self,
+        state: TrainingState,
+        *,
+        plan: Plan,
+        assignment: NDArray[np.int64],
+        clients: NDArray[np.int64],
+        updates: Updates,
+        seed: int,
+    ) -> Released:
+        """Trains the clients, and runs a protocol for each sum."""
+        totals: dict[int, NDArray[np.uint32]] = {}
+        clipped = dropped = vanished = 0
+        for attempt in range(MAX_ATTEMPTS):
+            running: dict[int, InProcessSum] = {}
+            taking_part: list[int] = []
+            for planned in self._planned:
+                if planned.place in totals:
+                    continue
+                cohort = [int(client) for client in clients if assignment[client] in planned.groups]
+                vanish = self._vanishing(cohort, seed, state.round_number, attempt)
+                vanished += len(vanish)
+                taking_part += cohort
+                session = self._session(state, planned, attempt)
+                if all(vanish.get(client) == Stage.KEYS for client in cohort):
+                    totals[planned.place] = empty_sum(planned, randomness=_address(session, _SERVER, seed))
+                    continue
+                opened = self._opened(session, planned, assignment, cohort, vanish, seed)
+                if opened is not None:
+                    running[planned.place] = opened
+            sums = {group: running.get(planned.place) for planned in self._planned for group in planned.groups}
+            for chunk, moved in updates(state.parameters, np.array(sorted(taking_part), dtype=np.int64)):
+                for client, row, length in zip(chunk.tolist(), moved, mechanism.norms(moved).tolist(), strict=True):
+                    group = int(assignment[client])
+                    if attempt == 0:
+                        dropped += not np.isfinite(length)
+                        clipped += bool(np.isfinite(length) and length > plan.groups[group].clip_norm)
+                    found = sums[group]
+                    if found is not None:
+                        found.contribute(client, row.numpy())
+            for place, opened in running.items():
+                with contextlib.suppress(AbortedError):
+                    totals[place] = opened.close()
+            if len(totals) == len(self._planned):
+                break
+        return Released(
+            sums=sparsified(plan, self._decoded(totals)),
+            clipped=clipped,
+            dropped=dropped,
+            vanished=vanished,
+            aborted=len(self._planned) - len(totals),
+        )
+
+    def _session(self, state: TrainingState, planned: PlannedSum, attempt: int) -> Session:
+        return Session(
+            plan_hash=self._plan_hash,
+            model_hash=hashlib.sha256(state.parameters.numpy().tobytes()).digest(),
+            round_number=state.round_number,
+            attempt=attempt,
+            place=planned.place,
+            num_params=planned.num_params,
+        )
+
+    def _decoded(self, totals: dict[int, NDArray[np.uint32]]) -> list[torch.Tensor]:
+        """Zero for a sum that was given up: nothing was released, and nothing is charged."""
+        return [
+            torch.from_numpy(decode(totals[planned.place], unit=planned.unit))
+            if planned.place in totals
+            else torch.zeros(planned.num_params, dtype=torch.float64)
+            for planned in self._planned
+        ]
+
+    def _vanishing(self, cohort: Iterable[int], seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
+        """Who falls silent in this attempt, and when."""
+        found = {}
+        if self._dropout:
+            for client in cohort:
+                generator = streams.generator(seed, "dropout", round_number=round_number, client=client)
+                coin, when = generator.random((MAX_ATTEMPTS, 2))[attempt]
+                if coin < self._dropout:
+                    found[client] = Stage(1 + int(when * len(Stage)))
+        return found
+
+    def _identity(self, client: int, seed: int) -> tuple[bytes, bytes]:
+        """A client's signing key and its public half: the same in every round."""
+        if (seed, client) not in self._identities:
+            address = SimulatedRandomness(seed=seed, round_number=0, client=client)
+            private = address.stream("identity").take(KEY_BYTES)
+            self._identities[seed, client] = (private, signing_public(private))
+        return self._identities[seed, client]
+
+    def _opened(
+        self,
+        session: Session,
+        planned: PlannedSum,
+        assignment: NDArray[np.int64],
+        cohort: list[int],
+        vanish: dict[int, Stage],
+        seed: int,
+    ) -> InProcessSum | None:
+        """A cohort that waits for its inputs, or None if it lost too many before."""
+        server_identity, server_public = self._identity(_SERVER, seed)
+        directory = Directory(
+            server=server_public, clients={client: self._identity(client, seed)[1] for client in cohort}
+        )
+        clients = {
+            client: SecureClient(
+                session=session,
+                planned=planned,
+                group=int(assignment[client]),
+                client=client,
+                identity=self._identity(client, seed)[0],
+                directory=directory,
+                tolerance=self._tolerance,
+                randomness=_address(session, client, seed),
+            )
+            for client in cohort
+        }
+        server = SecureServer(
+            session=session,
+            invited=cohort,
+            identity=server_identity,
+            directory=directory,
+            tolerance=self._tolerance,
+        )
+        made = InProcessSum(server, clients, vanish=vanish)
+        try:
+            made.open()
+        except AbortedError:
+            return None
+        return made
+
+
+def _address(session: Session, client: int, seed: int) -> SimulatedRandomness:
+    return SimulatedRandomness(
+        seed=seed,
+        round_number=session.round_number,
+        client=client,
+        place=session.place,
+        attempt=session.attempt,
+    )

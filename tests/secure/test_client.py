@@ -1,0 +1,384 @@
+"""What a client refuses."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.secure import messages
+from gdpfed.secure.client import SecureClient
+from gdpfed.secure.graph import topology
+from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import sign
+from tests.secure.cohorts import BOUND, Stages, World, directory, identity
+
+TOLERANCE = Tolerance(dropout_rate=0.2)
+WORLD = World(size=5, tolerance=TOLERANCE)
+
+
+def resigned(roster: messages.Roster, **changes: Any) -> bytes:
+    """Another roster, properly signed by the server."""
+    unsigned = dataclasses.replace(roster, **changes)
+    return dataclasses.replace(unsigned, signature=sign(identity("server"), unsigned.signed())).encode()
+
+
+@pytest.fixture
+def started() -> Stages:
+    return Stages.start(WORLD)
+
+
+def test_refuses_both_secrets_of_one_peer() -> None:
+    stages = Stages.start(WORLD).share().mask(without=[2])
+    right = messages.Survivors.decode(stages.survivors)
+    client = stages.clients[0]
+    both = dataclasses.replace(right, lost=(1, 2))
+    with pytest.raises(PrivacyError, match="as both"):
+        client.agree(both.encode())
+    # Asked one after the other: the first answer is the last.
+    stages.agree()
+    for survivors, lost in (((0, 1, 2, 3), (4,)), ((0, 2, 3, 4), (1,))):
+        other = dataclasses.replace(right, survivors=survivors, lost=lost)
+        with pytest.raises(PrivacyError, match="one set a session"):
+            client.agree(other.encode())
+
+
+def test_refuses_a_second_set() -> None:
+    stages = Stages.start(WORLD).share().mask()
+    client = stages.clients[0]
+    first = client.agree(stages.survivors)
+    right = messages.Survivors.decode(stages.survivors)
+    other = dataclasses.replace(right, survivors=(0, 1, 2, 3), lost=(4,)).encode()
+    with pytest.raises(PrivacyError, match="one set a session"):
+        client.agree(other)
+    assert client.agree(stages.survivors) == first
+    # Nor does a quorum of signatures of another set open anything.
+    forged = tuple(
+        (number, sign(identity(f"client {number}"), messages.Survivors.decode(other).signed())) for number in range(4)
+    )
+    with pytest.raises(PrivacyError, match="signatures of these survivors"):
+        client.reveal(messages.Agreements(roster=right.roster, signatures=forged).encode())
+
+
+def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
+    client, roster = started.clients[0], messages.Roster.decode(started.roster)
+    entries = roster.entries
+    with pytest.raises(PrivacyError, match="server has signed"):
+        client.share(dataclasses.replace(roster, signature=bytes(64)).encode())
+    with pytest.raises(PrivacyError, match="server has signed"):
+        client.share(dataclasses.replace(roster, signature=sign(identity("client 1"), roster.signed())).encode())
+    unsigned = dataclasses.replace(entries[2], signature=bytes(64))
+    with pytest.raises(PrivacyError, match="signed by client 2"):
+        client.share(resigned(roster, entries=(*entries[:2], unsigned, *entries[3:])))
+    # Another's keys under a client's name: the server in the middle.
+    swapped = dataclasses.replace(entries[2], mask_public=entries[3].mask_public)
+    with pytest.raises(PrivacyError, match="signed by client 2"):
+        client.share(resigned(roster, entries=(*entries[:2], swapped, *entries[3:])))
+    stranger = dataclasses.replace(entries[4], client=77)
+    stranger = dataclasses.replace(stranger, signature=sign(identity("stranger"), stranger.signed()))
+    with pytest.raises(PrivacyError, match="enrolled clients"):
+        client.share(resigned(roster, entries=(*entries[:4], stranger)))
+    without = resigned(roster, entries=entries[1:], topology=topology(4, TOLERANCE))
+    with pytest.raises(PrivacyError, match="this client advertised"):
+        client.share(without)
+    # A smaller roster is another roster: after one was answered it is refused.
+    client.share(started.roster)
+    with pytest.raises(PrivacyError, match="one roster"):
+        client.share(resigned(roster, entries=entries[:4], topology=topology(4, TOLERANCE)))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"round_number": 4}, "round"),
+        ({"attempt": 1}, "attempt"),
+        ({"plan_hash": b"q" * 32}, "plan"),
+        ({"model_hash": b"n" * 32}, "model"),
+        ({"num_params": 51}, "number of parameters"),
+    ],
+)
+def test_refuses_another_session(change: dict[str, Any], named: str) -> None:
+    """A roster of another session, with the right signatures of all; and an old one, replayed."""
+    other = Stages.start(dataclasses.replace(WORLD, **change))
+    client = Stages.start(WORLD).clients[0]
+    with pytest.raises(PrivacyError, match=f"another {named}"):
+        client.share(other.roster)
+
+
+def test_refuses_messages_about_another_roster() -> None:
+    one, other = (Stages.start(dataclasses.replace(WORLD, seed=seed)).share().mask().agree() for seed in (1, 2))
+    fresh = Stages.start(WORLD).share()
+    with pytest.raises(PrivacyError, match="about another"):
+        fresh.clients[0].mask(other.deliveries[0], None)
+    with pytest.raises(PrivacyError, match="about another"):
+        one.clients[0].agree(other.survivors)
+    with pytest.raises(PrivacyError, match="about another"):
+        one.clients[0].reveal(other.agreements)
+
+
+def test_refuses_too_few() -> None:
+    stages = Stages.start(WORLD).share()
+    shape = topology(5, TOLERANCE)
+    assert (shape.threshold, shape.quorum, shape.smallest_survivors) == (3, 3, 3)
+    delivery = messages.Delivery.decode(stages.deliveries[0])
+    fewer = dataclasses.replace(delivery, sharers=(0, 1), sealed=delivery.sealed[:1])
+    with pytest.raises(PrivacyError, match="at least 3 sharers"):
+        stages.clients[0].mask(fewer.encode(), None)
+    stages.mask()
+    survivors = messages.Survivors.decode(stages.survivors)
+    with pytest.raises(PrivacyError, match="at least 3 survivors"):
+        stages.clients[0].agree(dataclasses.replace(survivors, survivors=(0, 1), lost=(2, 3, 4)).encode())
+    stages.agree()
+    agreements = messages.Agreements.decode(stages.agreements)
+    with pytest.raises(PrivacyError, match="a quorum"):
+        stages.clients[0].reveal(dataclasses.replace(agreements, signatures=agreements.signatures[:2]).encode())
+    stages.clients[0].reveal(dataclasses.replace(agreements, signatures=agreements.signatures[:3]).encode())
+
+
+def test_refuses_fewer_shares_than_the_threshold() -> None:
+    """In a circle: so many of a client's neighbours are missing that its secrets could not be restored."""
+    world = World(size=120, tolerance=Tolerance(dropout_rate=0.2))
+    stages = Stages.start(world).share()
+    shape = topology(120, world.tolerance)
+    assert shape.degree < 119
+    roster = messages.Roster.decode(stages.roster)
+    near = {peer.client for peer in roster.neighbours_of(0)}
+    # As many neighbours as may be lost.
+    lost = set(sorted(near)[: shape.dropouts])
+    holders = shape.num_holders - len(lost)
+    delivery = messages.Delivery.decode(stages.deliveries[0])
+    fewer = dataclasses.replace(
+        delivery,
+        sharers=tuple(client for client in delivery.sharers if client not in lost),
+        sealed=tuple(row for row in delivery.sealed if row[0] not in lost),
+    )
+    assert holders < shape.threshold
+    with pytest.raises(PrivacyError, match=f"{shape.threshold} holders"):
+        stages.clients[0].mask(fewer.encode(), None)
+    stages.mask()
+    survivors = messages.Survivors.decode(stages.survivors)
+    cut = dataclasses.replace(
+        survivors,
+        survivors=tuple(client for client in survivors.survivors if client not in lost),
+        lost=tuple(sorted(lost)),
+    )
+    far = next(client for client in range(120) if client not in near | lost | {0})
+    with pytest.raises(PrivacyError, match="surviving holders of every client"):
+        stages.clients[far].agree(cut.encode())
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 2])
+def test_refuses_a_threshold_of_half(started: Stages, threshold: int) -> None:
+    roster = messages.Roster.decode(started.roster)
+    lower = dataclasses.replace(roster.topology, threshold=threshold)
+    with pytest.raises(PrivacyError, match="above half"):
+        started.clients[0].share(resigned(roster, topology=lower))
+
+
+@pytest.mark.parametrize("change", [{"threshold": 4}, {"quorum": 2}, {"dropouts": 4}, {"colluders": 1}, {"degree": 2}])
+def test_refuses_other_numbers(started: Stages, change: dict[str, int]) -> None:
+    roster = messages.Roster.decode(started.roster)
+    other = dataclasses.replace(roster.topology, **change)
+    with pytest.raises(PrivacyError):
+        started.clients[0].share(resigned(roster, topology=other))
+
+
+def test_refuses_a_cohort_that_could_overflow() -> None:
+    client = Stages.start(WORLD)
+    planned = dataclasses.replace(WORLD.planned, largest_cohort=4)
+    tight = SecureClient(
+        session=WORLD.session,
+        planned=planned,
+        group=0,
+        client=0,
+        identity=identity("client 0"),
+        directory=directory(8),
+        tolerance=TOLERANCE,
+        randomness=WORLD.randomness(0),
+    )
+    with pytest.raises(PrivacyError, match="at most 4"):
+        tight.share(client.roster)
+
+
+def test_refuses_wrong_deliveries() -> None:
+    stages = Stages.start(WORLD).share()
+    client = stages.clients[0]
+    right = messages.Delivery.decode(stages.deliveries[0])
+    with pytest.raises(PrivacyError, match="another's"):
+        client.mask(stages.deliveries[1], None)
+    with pytest.raises(PrivacyError, match="this client among them"):
+        client.mask(dataclasses.replace(right, sharers=(1, 2, 3, 4)).encode(), None)
+    with pytest.raises(PrivacyError, match="from the roster"):
+        client.mask(dataclasses.replace(right, sharers=(0, 1, 2, 3, 4, 7)).encode(), None)
+    with pytest.raises(PrivacyError, match="all neighbours that shared"):
+        client.mask(dataclasses.replace(right, sealed=right.sealed[1:]).encode(), None)
+    swapped = ((1, right.sealed[1][1]), (2, right.sealed[0][1]), *right.sealed[2:])
+    with pytest.raises(PrivacyError, match="does not open"):
+        client.mask(dataclasses.replace(right, sealed=swapped).encode(), None)
+    client.mask(stages.deliveries[0], None)
+    with pytest.raises(PrivacyError, match="masked once"):
+        client.mask(stages.deliveries[0], None)
+
+
+def test_refuses_wrong_survivors() -> None:
+    stages = Stages.start(WORLD).share().mask(without=[2])
+    right = messages.Survivors.decode(stages.survivors)
+    for change, named in (
+        ({"survivors": (1, 3, 4), "lost": (0, 2)}, "this client among"),
+        ({"lost": ()}, "those who shared"),
+        ({"lost": (2, 7)}, "those who shared"),
+    ):
+        with pytest.raises(PrivacyError, match=named):
+            stages.clients[0].agree(dataclasses.replace(right, **change).encode())
+
+
+def test_refuses_out_of_order(started: Stages) -> None:
+    done = Stages.start(WORLD).share().mask().agree()
+    client = started.clients[0]
+    for call in (
+        lambda: client.mask(done.deliveries[0], None),
+        lambda: client.agree(done.survivors),
+        lambda: client.reveal(done.agreements),
+    ):
+        with pytest.raises(PrivacyError, match="expected a roster first"):
+            call()
+    client.share(started.roster)
+    with pytest.raises(PrivacyError, match="expected a delivery first"):
+        client.agree(done.survivors)
+    with pytest.raises(PrivacyError, match="expected the survivors first"):
+        client.reveal(done.agreements)
+
+
+def test_refusal_changes_nothing() -> None:
+    """After every refused message the state is the same object by object, and the sum is right in the end."""
+    stages = Stages.start(WORLD)
+    client = stages.clients[0]
+    roster = messages.Roster.decode(stages.roster)
+
+    def refused(call: Callable[[bytes], Any], *wrong: bytes) -> None:
+        before = dict(vars(client))
+        for message in (b"", b"gdpfed-sum\x01\x02", *wrong):
+            with pytest.raises((PrivacyError, InputError)):
+                call(message)
+        # What the names stand for is frozen: the same objects are the same state.
+        assert all(vars(client)[name] is value for name, value in before.items())
+
+    shorter = dataclasses.replace(roster.topology, threshold=2)
+    refused(client.share, resigned(roster, topology=shorter), resigned(roster, entries=roster.entries[::-1]))
+    stages.share()
+    delivery = messages.Delivery.decode(stages.deliveries[0])
+    tampered = (*delivery.sealed[:-1], (delivery.sealed[-1][0], bytes(82)))
+    refused(
+        lambda message: client.mask(message, np.ones(50)),
+        stages.deliveries[1],
+        dataclasses.replace(delivery, sealed=tampered).encode(),
+    )
+    stages.mask(without=[2])
+    survivors = messages.Survivors.decode(stages.survivors)
+    refused(client.agree, dataclasses.replace(survivors, lost=(1, 2)).encode())
+    stages.agree()
+    refused(client.reveal, messages.Agreements(roster=survivors.roster, signatures=()).encode())
+    assert np.array_equal(stages.reveal(), WORLD.plain_sum([0, 1, 3, 4], 5))
+
+
+def test_reveals_exactly_one_secret() -> None:
+    stages = Stages.start(WORLD).share().mask(without=[2]).agree()
+    for client in (0, 1, 3, 4):
+        shares = messages.Shares.decode(stages.clients[client].reveal(stages.agreements)).shares
+        assert [peer for peer, _, _ in shares] == [0, 1, 2, 3, 4]
+        assert [kind for _, kind, _ in shares] == [
+            messages.OF_MASK if peer == 2 else messages.OF_SEED for peer in range(5)
+        ]
+
+
+@pytest.mark.parametrize(
+    "update", [np.full(50, np.nan), np.full(50, np.inf), np.full(50, 1e200), np.zeros(49), None, "x", np.zeros(50)]
+)
+def test_any_update_is_answered(update: Any) -> None:
+    """As long as any other answer, and the sum is that of the others."""
+    stages = Stages.start(WORLD).share()
+    lengths = set()
+    for client, delivery in stages.deliveries.items():
+        sent = stages.clients[client].mask(delivery, update if client == 1 else np.zeros(50))
+        lengths.add(len(sent))
+        stages.server.receive_input(sent)
+    assert len(lengths) == 1
+    stages.survivors = stages.server.survivors()
+    total = stages.agree().reveal()
+    noise = sum(WORLD.noise(client, 5) for client in range(5))
+    assert np.array_equal(total, (noise % 2**32).astype(np.uint32))
+
+
+def test_a_huge_update_is_clipped() -> None:
+    stages = Stages.start(World(size=1)).share()
+    stages.server.receive_input(stages.clients[0].mask(stages.deliveries[0], np.full(50, 1e100)))
+    stages.survivors = stages.server.survivors()
+    steps = (stages.agree().reveal().view(np.int32) - World(size=1).noise(0, 1)).tolist()
+    assert 0.999 * BOUND**2 < sum(step * step for step in steps) <= BOUND**2
+
+
+def test_bad_setups_are_refused() -> None:
+    with pytest.raises(InputError, match="enrolled with"):
+        SecureClient(
+            session=WORLD.session,
+            planned=WORLD.planned,
+            group=0,
+            client=0,
+            identity=identity("client 1"),
+            directory=directory(8),
+            tolerance=TOLERANCE,
+        )
+    with pytest.raises(InputError, match="planned sum"):
+        SecureClient(
+            session=WORLD.session,
+            planned=WORLD.planned,
+            group=1,
+            client=0,
+            identity=identity("client 0"),
+            directory=directory(8),
+            tolerance=TOLERANCE,
+        )
+
+
+def test_a_saved_client_goes_on() -> None:
+    """Every client is saved, and a new one loaded, before every message; also when it is randomness that differs."""
+    stages = Stages.start(WORLD)
+
+    def swap() -> None:
+        for number, client in stages.clients.items():
+            fresh = dataclasses.replace(WORLD, seed=99).client(number)
+            fresh.load(client.save())
+            assert fresh.save() == client.save()
+            # Noise is drawn when it is needed; here from where the test can draw it again.
+            fresh._randomness = WORLD.randomness(number)
+            stages.clients[number] = fresh
+
+    swap()
+    stages.share(without=[])
+    swap()
+    stages.mask(without=[2])
+    swap()
+    stages.agree()
+    swap()
+    with pytest.raises(PrivacyError, match="masked once"):
+        stages.clients[0].mask(stages.deliveries[0], None)
+    assert np.array_equal(stages.reveal(), WORLD.plain_sum([0, 1, 3, 4], 5))
+
+
+def test_other_states_are_refused() -> None:
+    client, other = WORLD.client(0), WORLD.client(1)
+    before = dict(vars(client))
+    states = [
+        b"",
+        b"{}",
+        b"[1]",
+        b"null",
+        client.save()[:-5],
+        client.save().replace(b'"secrets": [', b'"secrets": [7, '),
+    ]
+    for wrong in (*states, other.save(), dataclasses.replace(WORLD, attempt=3).client(0).save()):
+        with pytest.raises(InputError, match="saved state"):
+            client.load(wrong)
+        assert all(vars(client)[name] is value for name, value in before.items())

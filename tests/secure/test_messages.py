@@ -1,0 +1,193 @@
+"""Every decoder: exact on what is right, an InputError on everything else."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdpfed.errors import GdpfedError, InputError
+from gdpfed.secure import messages
+from gdpfed.secure.noise_shares import Tolerance
+from tests.secure.cohorts import Stages, World
+
+NUM_PARAMS = 50
+DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "advertisement": messages.Advertisement.decode,
+    "roster": messages.Roster._read,
+    "sealed shares": messages.SealedShares.decode,
+    "delivery": messages.Delivery.decode,
+    "masked input": lambda content: messages.MaskedInput.decode(content, num_params=NUM_PARAMS),
+    "survivors": messages.Survivors.decode,
+    "agreement": messages.Agreement.decode,
+    "agreements": messages.Agreements.decode,
+    "shares": messages.Shares.decode,
+}
+
+
+@functools.cache
+def samples() -> dict[str, bytes]:
+    """One real message of each kind, of a cohort of 5 that lost one."""
+    stages = Stages.start(World(size=5, num_params=NUM_PARAMS, tolerance=Tolerance(dropout_rate=0.2)))
+    stages.share().mask(without=[2]).agree().reveal()
+    found = {"roster": stages.roster, "delivery": stages.deliveries[1], "survivors": stages.survivors}
+    found["agreements"] = stages.agreements
+    for message in stages.sent:
+        kinds = {1: "advertisement", 3: "sealed shares", 5: "masked input", 7: "agreement", 9: "shares"}
+        found.setdefault(kinds[message[11]], message)
+    return found
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_every_message_round_trips(kind: str) -> None:
+    content = samples()[kind]
+    decoded = DECODERS[kind](content)
+    assert decoded.encode() == content
+    if kind != "masked input":
+        assert DECODERS[kind](decoded.encode()) == decoded
+
+
+def mutated(content: bytes, generator: np.random.Generator) -> bytes:
+    """Flipped, cut, extended, overwritten, moved: one to three times."""
+    made = bytearray(content)
+    for _ in range(int(generator.integers(1, 4))):
+        at = int(generator.integers(0, max(1, len(made))))
+        kind = int(generator.integers(0, 7))
+        if kind == 0 and made:
+            made[at] ^= 1 << int(generator.integers(8))
+        elif kind == 1:
+            del made[at:]
+        elif kind == 2:
+            made += generator.bytes(int(generator.integers(1, 40)))
+        elif kind == 3:
+            made[at : at + 4] = int(generator.choice([0, 1, 2**31, 2**32 - 1])).to_bytes(4, "little")
+        elif kind == 4:
+            del made[at : at + int(generator.integers(1, 9))]
+        elif kind == 5:
+            made[at:at] = made[at : at + int(generator.integers(1, 60))]
+        elif made:
+            made[at] = int(generator.integers(256))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_mutated_messages_are_refused(kind: str) -> None:
+    """11,200 mutations for each of nine decoders: 100,800 in all. What is still a message encodes to itself."""
+    content = samples()[kind]
+    decode = DECODERS[kind]
+    generator = np.random.default_rng(sorted(DECODERS).index(kind))
+    refused = 0
+    for _ in range(11_200):
+        wrong = mutated(content, generator)
+        try:
+            decoded = decode(wrong)
+        except InputError:
+            refused += 1
+        else:
+            assert decoded.encode() == wrong
+    assert refused > 2_000
+
+
+@settings(max_examples=300, deadline=None)
+@given(content=st.binary(max_size=400), kind=st.sampled_from(sorted(DECODERS)), headed=st.booleans())
+def test_any_bytes_are_refused_or_read(content: bytes, kind: str, headed: bool) -> None:
+    content = samples()[kind][:12] + content if headed else content
+    with contextlib.suppress(InputError):
+        assert DECODERS[kind](content).encode() == content
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("wrong", [b"", bytearray(b"x"), "text", None, 7])
+def test_only_bytes_are_messages(kind: str, wrong: Any) -> None:
+    if kind == "masked input" and not isinstance(wrong, bytes | bytearray | str):
+        return
+    with pytest.raises(InputError):
+        DECODERS[kind](wrong)
+    if kind == "roster":
+        with pytest.raises(InputError):
+            messages.Roster.decode(wrong)
+
+
+def test_versions_and_kinds_are_checked() -> None:
+    for kind, content in samples().items():
+        newer = bytearray(content)
+        newer[10] = 2
+        with pytest.raises(InputError, match="version 2"):
+            DECODERS[kind](bytes(newer))
+        for other, decode in DECODERS.items():
+            if other != kind:
+                with pytest.raises(InputError, match=r"another kind|coordinates"):
+                    decode(content)
+
+
+def test_sizes_are_bounded() -> None:
+    """A list that claims four billion entries is refused without an attempt to read them; so is a vector that is not
+    the model's."""
+    content = bytearray(samples()["agreements"])
+    content[44:48] = (2**32 - 1).to_bytes(4, "little")
+    with pytest.raises(InputError, match="impossible length"):
+        messages.Agreements.decode(bytes(content))
+    content[44:48] = (2**16).to_bytes(4, "little")
+    with pytest.raises(InputError, match="cut off"):
+        messages.Agreements.decode(bytes(content))
+    for num_params in (NUM_PARAMS - 1, NUM_PARAMS + 1, 10**9):
+        with pytest.raises(InputError, match="coordinates"):
+            messages.MaskedInput.decode(samples()["masked input"], num_params=num_params)
+
+
+def test_order_is_part_of_the_format() -> None:
+    roster = b"r" * 32
+    for numbers in ((2, 1), (1, 1)):
+        wrong = messages.Survivors(roster=roster, survivors=numbers, lost=())
+        with pytest.raises(InputError, match="increasing"):
+            messages.Survivors.decode(wrong.encode())
+    with pytest.raises(InputError, match="impossible length"):
+        messages.Survivors.decode(messages.Survivors(roster=roster, survivors=(), lost=()).encode())
+
+
+def test_shares_are_elements_of_the_field() -> None:
+    for kind, share in ((2, bytes(33)), (0, b"\xff" * 33)):
+        wrong = messages.Shares(roster=b"r" * 32, client=1, shares=((1, kind, share),))
+        with pytest.raises(InputError, match="no share"):
+            messages.Shares.decode(wrong.encode())
+
+
+def test_a_bad_session_is_no_crash() -> None:
+    content = bytearray(samples()["advertisement"])
+    content[12 + 80 : 12 + 84] = bytes(4)
+    with pytest.raises(InputError):
+        messages.Advertisement.decode(bytes(content))
+
+
+def stage_calls(stages: Stages) -> list[tuple[Callable[[bytes], Any], bytes]]:
+    """What clients and server accept, and a right message for each."""
+    found = samples()
+    client, server = stages.clients[1], stages.server
+    return [
+        (client.share, stages.roster),
+        (lambda content: client.mask(content, None), found["delivery"]),
+        (client.agree, found["survivors"]),
+        (client.reveal, found["agreements"]),
+        (server.receive_advertisement, found["advertisement"]),
+        (server.receive_shares, found["sealed shares"]),
+        (server.receive_input, found["masked input"]),
+        (server.receive_agreement, found["agreement"]),
+        (server.receive_revealed, found["shares"]),
+    ]
+
+
+def test_mutated_messages_crash_no_machine() -> None:
+    """500 for each entrance of client and server, at the wrong and at the right stage: only errors of ours."""
+    world = World(size=5, num_params=NUM_PARAMS, tolerance=Tolerance(dropout_rate=0.2))
+    generator = np.random.default_rng(1)
+    for stages in (Stages.start(world), Stages.start(world).share(), Stages.start(world).share().mask()):
+        for call, right in stage_calls(stages):
+            for _ in range(500):
+                wrong = mutated(right, generator)
+                if wrong != right:
+                    with contextlib.suppress(GdpfedError):
+                        call(wrong)
