@@ -29,6 +29,7 @@ COMMANDS = [
     "plan compare",
     "verify",
     "account",
+    "audit",
     "reproduce",
     "reproduce sampling",
     "reproduce noise",

@@ -35,7 +35,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 # Fractions of the planned noise that are tried, 5 % apart.
-_STEP, _LEAST, _MOST = 1.05, -33, 30
+_STEP, _LEAST, _MOST = 1.05, -33, 48
 _MOST_THRESHOLDS = 300
 # Of these, the test is chosen that rules out the smallest one it can.
 _CHOOSE_AT = (0.5, 0.7, 1.0, 1.2, 1.5, 2.0, 4.0)

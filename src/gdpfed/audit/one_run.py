@@ -20,7 +20,7 @@ Guarantees (tests of the same name):
   curve_bound_holds_for_randomised_response   never below the exact binomial tail, and near it.
   plain_bound_at_delta_zero_is_binomial       exactly.
   one_run_rarely_errs                         on exact draws, no more often than alpha says.
-  one_run_sees_a_third_of_the_noise           at 1,000 canaries.
+  one_run_sees_missing_noise                  a fifth of it, at 1,000 canaries.
 """
 
 import math
@@ -38,10 +38,10 @@ __all__ = ["OneRunFinding", "curve_rules_out", "judge_one_run", "plain_p_value"]
 
 FloatArray = NDArray[np.float64]
 
-# Guesses made, as fractions of the canaries: half of each "in", half "out", or all "in". The best is taken, and paid
+# Guesses made, as fractions of the canaries: half of them "in" and half "out", or all "in". The best is taken, and paid
 # for.
-_GUESSED = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_STEP, _LEAST, _MOST = 1.05, -33, 30
+_GUESSED_BOTH, _GUESSED_IN = (0.1, 0.3, 1.0), (0.03, 0.1, 0.3)
+_STEP, _LEAST, _MOST = 1.05, -33, 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +105,12 @@ def _all_guesses(scores: FloatArray, inside: NDArray[np.bool_]) -> list[_Guesses
     order = np.argsort(-scores, kind="stable")
     ranked = inside[order]
     made = []
-    for fraction in _GUESSED:
-        count = max(2, 2 * round(fraction * len(scores) / 2))
-        half = count // 2
-        both = int(ranked[:half].sum()) + int((~ranked[-half:]).sum())
-        made.append(_Guesses(made=count, right=both))
-        if fraction < 1:
-            made.append(_Guesses(made=count, right=int(ranked[:count].sum())))
+    for fraction in _GUESSED_BOTH:
+        half = max(1, round(fraction * len(scores) / 2))
+        made.append(_Guesses(made=2 * half, right=int(ranked[:half].sum()) + int((~ranked[-half:]).sum())))
+    for fraction in _GUESSED_IN:
+        count = max(2, round(fraction * len(scores)))
+        made.append(_Guesses(made=count, right=int(ranked[:count].sum())))
     return made
 
 

@@ -12,6 +12,7 @@ import typer
 
 from gdpfed import __version__
 from gdpfed.cli.account import account
+from gdpfed.cli.audit import audit
 from gdpfed.cli.data import data_app
 from gdpfed.cli.plan import plan_app, verify
 from gdpfed.cli.reproduce import reproduce_app
@@ -36,6 +37,7 @@ app.command("show")(show_runs)
 app.add_typer(data_app, name="data")
 app.command()(verify)
 app.command()(account)
+app.command()(audit)
 app.add_typer(reproduce_app, name="reproduce")
 
 
