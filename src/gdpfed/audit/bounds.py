@@ -38,7 +38,7 @@ BoolArray = NDArray[np.bool_]
 _STEP, _LEAST, _MOST = 1.05, -33, 48
 _MOST_THRESHOLDS = 300
 # Of these, the test is chosen that rules out the smallest one it can.
-_CHOOSE_AT = (0.5, 0.7, 1.0, 1.2, 1.5, 2.0, 4.0)
+_CHOOSE_AT = tuple(_STEP**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

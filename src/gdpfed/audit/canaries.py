@@ -89,7 +89,7 @@ integer_path = Path(name="integer", make_release=lambda plan, num_params: Intege
 
 def batch_size(sampling_rate: float) -> int:
     """Canaries in one training: with about ten inside in a cohort, where that is possible."""
-    return 2 * int(np.clip(10 / sampling_rate, 100, 1000))
+    return 2 * int(np.clip(10 / sampling_rate, 100, 2000))
 
 
 def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> Observed:

@@ -20,6 +20,7 @@ from gdpfed.tasks.task import DEMONSTRATION, Task, load_task
 
 if TYPE_CHECKING:
     from gdpfed.audit.audit import AuditReport
+    from gdpfed.audit.bounds import Finding
     from gdpfed.audit.training import TrainingAudit
 
 __all__ = ["audit"]
@@ -237,6 +238,13 @@ _VIEWS = {
 }
 
 
+def _by_curve(finding: "Finding", view: str) -> list[str]:
+    """Claim, lower bound and noise; the sampler alone says nothing about noise."""
+    if view == "others":
+        return ["", "", ""]
+    return [f"{finding.curve_claim:.2f}", _down(finding.curve_lower), _noise(finding.noise_at_most)]
+
+
 def _show(report: "AuditReport", title: str, picture: str | None) -> None:
     out = console()
     _clear()
@@ -251,11 +259,9 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
                     _VIEWS[row.view],
                     rounded_up(row.finding.claim, 2),
                     _down(row.finding.epsilon_lower),
-                    "" if row.view == "others" else f"{row.finding.curve_claim:.2f}",
-                    "" if row.view == "others" else _down(row.finding.curve_lower),
-                    "" if row.view == "others" else _noise(row.finding.noise_at_most),
+                    *_by_curve(row.finding, row.view),
                     "" if row.tight is None else f"{_down(row.tight.epsilon_lower)} {_down(row.tight.curve_lower)}",
-                    "" if row.view == "others" else "" if row.visible_noise is None else _noise(row.visible_noise),
+                    "" if row.visible_noise is None else _noise(row.visible_noise),
                     "FALSE" if row.finding.contradicts else "stands",
                 ]
                 for row in report.rows
@@ -277,14 +283,14 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
         out.print(
             table(
                 f"Known mistakes, in {report.controls[0].group}",
-                ["mistake", "seen by", "claim", "at least", "noise at most", ""],
+                ["mistake", "seen by", "claim", "at least", "curve", "at least", "noise at most", ""],
                 [
                     [
                         control.name,
                         _VIEWS[control.view],
                         rounded_up(control.finding.claim, 2),
                         _down(control.finding.epsilon_lower),
-                        "" if control.view == "others" else _noise(control.finding.noise_at_most),
+                        *_by_curve(control.finding, control.view),
                         "flagged" if control.flagged else "NOT SEEN",
                     ]
                     for control in report.controls
@@ -339,8 +345,8 @@ def _show_training(report: "TrainingAudit") -> None:
         )
     )
     out.print(
-        f"claim: epsilon of the plan at delta = {report.delta:.3g}; curve: by noise, rate and rounds; tight: a faultless "
-        f"mechanism\n"
+        f"claim: epsilon of the plan at delta = {report.delta:.3g}; curve: by noise, rate and rounds; tight: of a "
+        f"faultless mechanism\n"
         f"alpha = {report.alpha:g} for the whole report; seed {report.seed}; accuracy with canaries "
         f"{report.accuracy:.2f} %; {report.seconds:.0f} s",
         soft_wrap=True,

@@ -176,8 +176,9 @@ def plot_audit(report: "AuditReport") -> "Figure":
         groups = list(dict.fromkeys(row.group for row in rows))
         figure = Figure(figsize=(max(6.4, 2.4 * len(groups)), 4.4), layout="constrained")
         axis = figure.subplots()
+        # Where a bound of zero is drawn: the scale has no zero.
         floor = 0.05
-        names = {"release": "sees the released sums", "server": "the server, also knows who took part"}
+        names = {"release": "who sees the released sums", "server": "the server, which knows who took part"}
         for place, view in enumerate(names):
             shown = [row for row in rows if row.view == view]
             spots = [groups.index(row.group) + (place - 0.5) * 0.36 for row in shown]
@@ -185,7 +186,7 @@ def plot_audit(report: "AuditReport") -> "Figure":
             claims = [row.finding.claim for row in shown]
             axis.vlines(spots, lowest, claims, color=_COLOURS[place], linewidth=7, alpha=0.25)
             style: dict[str, Any] = {"color": _COLOURS[place], "linestyle": "none", "markersize": 8}
-            axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"{names[view]}: claim", **style)
+            axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"claim: {names[view]}", **style)
             if view == "server":
                 typical = [row.finding.curve_claim for row in shown]
                 axis.plot(spots, typical, marker="x", label="claim, at the participations that coins give", **style)
@@ -194,12 +195,14 @@ def plot_audit(report: "AuditReport") -> "Figure":
             axis.plot(spots, by_curve, marker="D", fillstyle="none", label="audit: at least, by the curve", **style)
             for row, spot, value in zip(shown, spots, lowest, strict=True):
                 text = f"{row.finding.epsilon_lower:.2f}"
-                axis.annotate(text, (spot, value), xytext=(7, -3), textcoords="offset points", fontsize=8)
+                axis.annotate(text, (spot, value), xytext=(8, -9), textcoords="offset points", fontsize=8)
             for spot, value in zip(spots, claims, strict=True):
-                axis.annotate(f"{value:.3g}", (spot, value), xytext=(7, -3), textcoords="offset points", fontsize=8)
-        for group, row in ((row.group, row) for row in rows if row.view == "release"):
-            middle = groups.index(group)
-            axis.hlines(row.finding.claim, middle - 0.4, middle + 0.4, color="#333333", linewidth=0.8, linestyle="--")
+                axis.annotate(f"{value:.3g}", (spot, value), xytext=(8, 4), textcoords="offset points", fontsize=8)
+            if view == "release":
+                middles = [groups.index(row.group) for row in shown]
+                left, right = [middle - 0.4 for middle in middles], [middle + 0.4 for middle in middles]
+                label = "the same number, held against both"
+                axis.hlines(claims, left, right, color="#333333", linewidth=0.8, linestyle="--", label=label)
         axis.set_yscale("log")
         axis.set_ylim(floor * 0.8, None)
         axis.set_xticks(range(len(groups)), groups)
