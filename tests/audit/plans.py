@@ -15,9 +15,6 @@ def fmnist_plan() -> Plan:
 
 
 @functools.cache
-def small_plan(method: str = "gdpfed", release: str | None = None) -> Plan:
-    settings = {} if release is None else {"release": release}
-    return make_plan(
-        parse_compact("60@1,90@2,50@6"),
-        PlanSettings(method=method, num_rounds=8, participation=0.2, clip_norm=0.7, **settings),  # type: ignore[arg-type]
-    )
+def small_plan(method: str = "gdpfed") -> Plan:
+    settings = PlanSettings(method=method, num_rounds=8, participation=0.2, clip_norm=0.7)
+    return make_plan(parse_compact("60@1,90@2,50@6"), settings)

@@ -16,16 +16,14 @@ from gdpfed.training.secure_sum import SecureRelease
 from tests.audit.plans import small_plan
 
 
-@pytest.mark.parametrize(("method", "release"), [("gdpfed", None), ("pooled", None)])
+@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
 @pytest.mark.parametrize("integers", [False, True])
-def test_only_canaries_inside_move_the_sum(
-    method: str, release: str | None, integers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_canaries_inside_move_the_sum(method: str, integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise the sums are the canaries' own, clipped from ten times the norm, to the grid."""
     monkeypatch.setattr("gdpfed.training.mechanism.noise", lambda num, **_named: torch.zeros(num, dtype=torch.float64))
     for module in ("audit.integer_release", "secure.server"):
         monkeypatch.setattr(f"gdpfed.{module}.discrete_gaussian", lambda num, **_named: np.zeros(num, dtype=np.int64))
-    plan = small_plan(method, release)
+    plan = small_plan(method)
     for place, group in enumerate(plan.groups):
         path = integer_path if integers else float_path
         seen = observe(path, plan, place=place, num_canaries=80, seed=3)

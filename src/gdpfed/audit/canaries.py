@@ -5,6 +5,9 @@ every round it is sampled for. Half of the canaries are in the population. The o
 the server's view needs, and are left out of every sum. Coordinates do not meet, so thousands of canaries are judged in
 one training, and their scores are independent of each other.
 
+Sums are looked at before Top-k, which comes after the noise and can only hide something: the server sees them so, and
+Top-k would make one canary's coordinate depend on the others'.
+
 Canaries go in batches, each a training of its own with its own seed, so that a batch's cohort has about ten clients,
 or a few where the rate is small.
 
@@ -97,7 +100,7 @@ def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int)
     group = plan.groups[place]
     inside = np.arange(num_canaries) < num_canaries // 2
     assignment = np.full(num_canaries, place, dtype=np.int64)
-    obeyed = path.plan(plan)
+    obeyed = _before_top_k(path.plan(plan))
     release = path.make_release(obeyed, num_canaries)
     state = initial_state(torch.zeros(num_canaries), num_canaries)
     participations = np.zeros(num_canaries, dtype=np.int64)
@@ -126,6 +129,10 @@ def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int)
         )
         sums[round_number] = released.sums[0 if plan.release == "pooled" else place].numpy()
     return Observed(sums=sums / group.noise_std, taking_part=taking_part, inside=inside)
+
+
+def _before_top_k(plan: Plan) -> Plan:
+    return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
 
 
 def send_canaries(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> ViewedCanaries:
