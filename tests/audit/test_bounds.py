@@ -27,10 +27,10 @@ class Shifted:
 class Nothing:
     """The claim that nobody can tell anything."""
 
-    def curve(self, fraction: float) -> PrivacyCurve:
+    def curve(self, fraction: float) -> PrivacyCurve:  # noqa: ARG002
         return PrivacyCurve(epsilons=np.zeros(1), deltas=np.zeros(1))
 
-    def epsilon(self, fraction: float) -> float:
+    def epsilon(self, fraction: float) -> float:  # noqa: ARG002
         return 0.0
 
 
@@ -89,7 +89,8 @@ def test_too_little_noise_contradicts_the_curve_before_the_epsilon() -> None:
 
 def test_choice_costs_no_confidence() -> None:
     """Forty scores of pure noise, 40 times, at alpha = 0.1: a claim that nothing at all can be told is refuted in fewer
-    than 15 (a probability below 1e-5 if each errs with 0.1). Chosen and judged on the same canaries, it is in two of three."""
+    than 15 (a probability below 1e-5 if each errs with 0.1). Chosen and judged on the same canaries, it is in two of
+    three."""
     generator = np.random.default_rng(1)
     inside = np.arange(200) < 100
     wrong = {"another half": 0, "the same half": 0}

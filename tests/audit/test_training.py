@@ -11,6 +11,7 @@ from gdpfed.audit.training import audit_training, train_with_canaries
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
+from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.simulate import prepare
 from gdpfed.tasks.task import Task, load_task
 from tests.runs.conftest import TINY
@@ -66,6 +67,19 @@ def test_audit_of_a_training(tiny: Task, plan: Plan) -> None:
     assert content["findings"]["server"]["num_canaries"] == 60
     for finding in report.findings.values():
         assert finding.curve_lower <= finding.curve_claim
+
+
+def test_a_training_without_noise_is_contradicted(tiny: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = parse_compact("150@1,50@4")
+    settings = dataclasses.replace(tiny.settings, num_rounds=4, participation=0.3)
+    task = dataclasses.replace(tiny, budgets=budgets, settings=settings)
+    plan = make_plan(budgets, settings)
+    for noisy in (True, False):
+        if not noisy:
+            silent = lambda num, **_named: torch.zeros(num, dtype=torch.float64)  # noqa: E731
+            monkeypatch.setattr("gdpfed.training.mechanism.noise", silent)
+        report = audit_training(task, plan, place=0, seed=2, num_canaries=400, num_workers=1)
+        assert report.contradicted is not noisy
 
 
 def test_secure_sums_can_be_audited(tiny: Task, plan: Plan) -> None:
