@@ -47,6 +47,16 @@ def test_every_control_is_flagged(place: int) -> None:
             assert (result.finding.noise_at_most or 9) < 1
 
 
+def test_what_is_no_mistake_is_no_control() -> None:
+    """Everybody in one round: the cohort is of fixed size, and there is one noise key."""
+    settings = PlanSettings(method="dp-fedavg", num_rounds=1, participation=1.0)
+    plan = make_plan(parse_compact("50@1"), settings)
+    report = audit_plan(plan, seed=1, num_canaries=2_000, mechanisms=("float",), with_power=False)
+    assert len(report.controls) == len(CONTROLS) - 2
+    assert report.is_sighted
+    assert not report.contradicted
+
+
 def test_server_view_exceeds_the_release_epsilon() -> None:
     """An "epsilon 0.5" release: whoever knows who took part has more than 0.5, and less than the server's epsilon."""
     plan = fmnist_plan()

@@ -72,6 +72,7 @@ def test_audit_of_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("--canaries", "10"), "200 canaries"),
         (("--workers", "0"), "--workers >= 1"),
         (("--train", "--plot", "a.png"), "without --train"),
+        (("--train", "--mechanism", "float"), "secure = true"),
     ],
 )
 def test_audit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:

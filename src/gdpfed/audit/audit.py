@@ -184,6 +184,8 @@ def audit_plan(
     if with_controls:
         place = min(audited, key=lambda index: plan.groups[index].epsilon)
         for control in CONTROLS:
+            if not control.is_mistake(plan, place=place):
+                continue
             say(f"control: {control.name}")
             controls.append(_run_control(control, plan, place, num_canaries, seed, each))
     return AuditReport(

@@ -34,6 +34,12 @@ class Control:
     path: Path | None = None
     sampler: Sampler | None = None
 
+    def is_mistake(self, plan: Plan, *, place: int) -> bool:
+        """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
+        if self.sampler is not None:
+            return plan.groups[place].sampling_rate < 1
+        return plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
+
 
 def _divided_by_the_cohort(share: NoiseShare) -> int:
     """std / cohort for std / sqrt(cohort)."""

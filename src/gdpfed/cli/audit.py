@@ -91,6 +91,8 @@ def audit(
     if train:
         if task is None:
             raise InputError("expected a task with --train (a preset, or a .toml file with budgets), got a saved plan")
+        if mechanism != "both":
+            raise InputError("expected no --mechanism with --train: sums are integers if the task has secure = true")
         if plot is not None:
             raise InputError("expected --plot without --train: one training has no picture")
         _train(

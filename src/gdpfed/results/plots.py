@@ -4,6 +4,7 @@ Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the t
 marker or a dash of its own, so that nothing is told by colour alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,11 +194,18 @@ def plot_audit(report: "AuditReport") -> "Figure":
             by_curve = [max(row.finding.curve_lower, floor) for row in shown]
             axis.plot(spots, lowest, marker="^", label="audit: at least, any mechanism", **style)
             axis.plot(spots, by_curve, marker="D", fillstyle="none", label="audit: at least, by the curve", **style)
-            for row, spot, value in zip(shown, spots, lowest, strict=True):
-                text = f"{row.finding.epsilon_lower:.2f}"
-                axis.annotate(text, (spot, value), xytext=(8, -9), textcoords="offset points", fontsize=8)
-            for spot, value in zip(spots, claims, strict=True):
-                axis.annotate(f"{value:.3g}", (spot, value), xytext=(8, 4), textcoords="offset points", fontsize=8)
+            # A lower bound is rounded down, a claim up.
+            texts = [
+                (spot, height, f"{rounded(100 * value) / 100:.2f}")
+                for values, heights, rounded in (
+                    ([row.finding.epsilon_lower for row in shown], lowest, math.floor),
+                    (claims, claims, math.ceil),
+                )
+                for spot, height, value in zip(spots, heights, values, strict=True)
+            ]
+            for spot, height, text in texts:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+                axis.annotate(text, (spot, height), xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
             if view == "release":
                 middles = [groups.index(row.group) for row in shown]
                 left, right = [middle - 0.4 for middle in middles], [middle + 0.4 for middle in middles]
