@@ -33,6 +33,7 @@ COMMANDS = [
     "plan compare",
     "verify",
     "account",
+    "audit",
     "reproduce",
     "reproduce sampling",
     "reproduce noise",

@@ -12,6 +12,7 @@ import typer
 
 from gdpfed import __version__
 from gdpfed.cli.account import account
+from gdpfed.cli.audit import audit
 from gdpfed.cli.data import data_app
 from gdpfed.cli.ledger import ledger_app
 from gdpfed.cli.plan import plan_app, verify
@@ -41,6 +42,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.command()(verify)
 app.command()(account)
+app.command()(audit)
 app.add_typer(reproduce_app, name="reproduce")
 
 

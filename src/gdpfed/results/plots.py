@@ -4,6 +4,7 @@ Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the t
 marker or a dash of its own, so that nothing is told by colour alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,12 @@ from gdpfed.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gdpfed.audit.audit import AuditReport
     from gdpfed.planning.plan import Plan
     from gdpfed.results.runs import Curve
     from gdpfed.results.without_training import SweepLine
 
-__all__ = ["paper_style", "plot_curves", "plot_methods", "plot_sampling_sweep", "save_figure"]
+__all__ = ["paper_style", "plot_audit", "plot_curves", "plot_methods", "plot_sampling_sweep", "save_figure"]
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 _DASHES = ("-", "--", "-.", ":")
@@ -167,4 +169,59 @@ def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
             axis.set(title=title, xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
             axis.legend(frameon=False, fontsize=8, loc="lower right")
         figure.text(0.995, 0.005, "simulation: not a private release", ha="right", fontsize=6, color="#777777")
+        return figure
+
+
+def plot_audit(report: "AuditReport") -> "Figure":
+    """For each group what is claimed against two adversaries, and what an audit shows at least."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        rows = [row for row in report.rows if row.mechanism == report.rows[0].mechanism and row.view != "others"]
+        groups = list(dict.fromkeys(row.group for row in rows))
+        figure = Figure(figsize=(max(6.4, 2.4 * len(groups)), 4.4), layout="constrained")
+        axis = figure.subplots()
+        # Where a bound of zero is drawn: the scale has no zero.
+        floor = 0.05
+        names = {"release": "who sees the released sums", "server": "the server, which knows who took part"}
+        for place, view in enumerate(names):
+            shown = [row for row in rows if row.view == view]
+            spots = [groups.index(row.group) + (place - 0.5) * 0.36 for row in shown]
+            lowest = [max(row.finding.epsilon_lower, floor) for row in shown]
+            claims = [row.finding.claim for row in shown]
+            axis.vlines(spots, lowest, claims, color=_COLOURS[place], linewidth=7, alpha=0.25)
+            style: dict[str, Any] = {"color": _COLOURS[place], "linestyle": "none", "markersize": 8}
+            axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"claim: {names[view]}", **style)
+            if view == "server":
+                typical = [row.finding.curve_claim for row in shown]
+                axis.plot(spots, typical, marker="x", label="claim, at the participations that coins give", **style)
+            by_curve = [max(row.finding.curve_lower, floor) for row in shown]
+            axis.plot(spots, lowest, marker="^", label="audit: at least, any mechanism", **style)
+            axis.plot(spots, by_curve, marker="D", fillstyle="none", label="audit: at least, by the curve", **style)
+            # A lower bound is rounded down, a claim up.
+            texts = [
+                (spot, height, f"{rounded(100 * value) / 100:.2f}")
+                for values, heights, rounded in (
+                    ([row.finding.epsilon_lower for row in shown], lowest, math.floor),
+                    (claims, claims, math.ceil),
+                )
+                for spot, height, value in zip(spots, heights, values, strict=True)
+            ]
+            for spot, height, text in texts:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+                axis.annotate(text, (spot, height), xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
+            if view == "release":
+                middles = [groups.index(row.group) for row in shown]
+                left, right = [middle - 0.4 for middle in middles], [middle + 0.4 for middle in middles]
+                label = "the same number, held against both"
+                axis.hlines(claims, left, right, color="#333333", linewidth=0.8, linestyle="--", label=label)
+        axis.set_yscale("log")
+        axis.set_ylim(floor * 0.8, None)
+        axis.set_xticks(range(len(groups)), groups)
+        axis.set_ylabel("epsilon")
+        axis.set_title(
+            f"{report.method}: the truth lies between what an audit shows and what is claimed", loc="left", fontsize=10
+        )
+        axis.grid(visible=False, axis="x")
+        figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
         return figure

@@ -1,0 +1,207 @@
+"""From scores to statements that are false with a stated probability only.
+
+Place: after the scores, before the report. Every canary has scores, and is in the population or not. One half of the
+canaries chooses the score, the direction and the threshold; the other half, which nobody has looked at, is judged by
+them: Clopper-Pearson bounds on the true and the false positive rate. Two statements come out:
+
+  epsilon_lower   log((true positives - delta) / false positives): no mechanism with a smaller epsilon at this delta
+                  has such a test, whatever it is.
+  curve           whether the plan's whole curve (`curves.py`) allows such a test, and how much of the planned noise
+                  would.
+
+Both hold with probability 1 - alpha together. Both worlds are tried as the positive one: add and remove.
+
+Guarantees (tests of the same name):
+  clopper_pearson_covers            the exact probability of a bound that is wrong never exceeds the stated one.
+  epsilon_lower_is_below_the_truth  on exact draws of two Gaussians, and near it with many.
+  choice_costs_no_confidence        of useless scores without end, the best one still finds nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from gdpfed.audit.curves import CurveFamily
+from gdpfed.errors import InputError
+
+__all__ = ["Finding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge"]
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# Fractions of the planned noise that are tried, 5 % apart.
+_STEP, _LEAST, _MOST = 1.05, -33, 48
+_MOST_THRESHOLDS = 300
+# Of these, the test is chosen that rules out the smallest one it can.
+_CHOOSE_AT = tuple(_STEP**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredCanaries:
+    """Scores by name, a number for each canary; who was ``inside`` the population; whose scores may be looked at to
+    ``choose`` a test."""
+
+    scores: Mapping[str, FloatArray]
+    inside: BoolArray
+    choose: BoolArray
+
+    def __post_init__(self) -> None:
+        for half in (self.choose, ~self.choose):
+            if not (half & self.inside).any() or not (half & ~self.inside).any():
+                raise InputError("expected canaries inside and outside the population in both halves: use more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What an audit found out about one claim. ``noise_at_most`` is the largest fraction of the planned noise that the
+    outcome allows, None if it allows any; ``curve_lower`` is the epsilon that goes with it."""
+
+    claim: float
+    epsilon_lower: float
+    curve_claim: float
+    curve_lower: float
+    noise_at_most: float | None
+    curve_contradicted: bool
+    score: str
+    true_positives: float
+    false_positives: float
+    num_canaries: int
+    alpha: float
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the claim is false, with confidence 1 - alpha."""
+        return self.epsilon_lower > self.claim or self.curve_contradicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Test:
+    """Says "positive" where sign * score >= threshold; positive is the world inside if ``sign`` is 1."""
+
+    score: str
+    sign: int
+    threshold: float
+
+
+def clopper_pearson(count: NDArray[Any] | int, total: int, *, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper bound on a probability after ``count`` successes; each is wrong with probability alpha at
+    most."""
+    hits = np.asarray(count, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        lower = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), total - hits + 1, alpha), 0.0)
+        upper = np.where(hits < total, special.betainccinv(hits + 1, np.maximum(total - hits, 1), alpha), 1.0)
+    return lower, upper
+
+
+def epsilon_from_rates(
+    true_positives: FloatArray | float, false_positives: FloatArray | float, *, delta: float
+) -> FloatArray:
+    """The smallest epsilon at ``delta`` of a mechanism with such a test."""
+    excess = np.maximum(np.asarray(true_positives) - delta, 1e-300)
+    return np.maximum(np.log(excess / np.maximum(false_positives, 1e-300)), 0.0)
+
+
+def judge(
+    canaries: ScoredCanaries,
+    family: CurveFamily,
+    *,
+    claim: float,
+    delta: float,
+    alpha: float,
+    measure_noise: bool = True,
+) -> Finding:
+    """Chooses tests on one half of the canaries and judges them on the other; wrong with probability alpha at most."""
+    planned = family.curve(1.0)
+    # Two tests, and two rates of each, are bounded.
+    each = alpha / 4
+    tests, lower, upper = _candidates(canaries, alpha=each)
+    by_epsilon = int(np.argmax(epsilon_from_rates(lower, upper, delta=delta) + 1e-9 * (lower - upper)))
+    by_curve = _most_telling(family, lower, upper)
+    hit, missed = _rates(canaries, tests[by_epsilon], alpha=each)
+    epsilon_lower = float(epsilon_from_rates(hit, missed, delta=delta))
+    true_positives, false_positives = _rates(canaries, tests[by_curve], alpha=each)
+    noise = _noise_at_most(family, true_positives, false_positives) if measure_noise else None
+    return Finding(
+        claim=claim,
+        epsilon_lower=epsilon_lower,
+        curve_claim=family.epsilon(1.0),
+        curve_lower=family.epsilon(noise) if noise is not None else 0.0,
+        noise_at_most=noise,
+        curve_contradicted=not planned.allows(true_positives=true_positives, false_positives=false_positives),
+        score=tests[by_curve].score,
+        true_positives=true_positives,
+        false_positives=false_positives,
+        num_canaries=len(canaries.inside),
+        alpha=alpha,
+    )
+
+
+def _candidates(canaries: ScoredCanaries, *, alpha: float) -> tuple[list[_Test], FloatArray, FloatArray]:
+    """All tests, and the bounds on their rates if the others, of whom there may be more, are like these."""
+    tests: list[_Test] = []
+    judging = int((~canaries.choose & canaries.inside).sum()), int((~canaries.choose & ~canaries.inside).sum())
+    lower, upper = [], []
+    for name, scores in canaries.scores.items():
+        for sign in (1, -1):
+            positive = np.sort((sign * scores)[canaries.choose & (canaries.inside == (sign == 1))])
+            negative = np.sort((sign * scores)[canaries.choose & (canaries.inside != (sign == 1))])
+            thresholds = _thresholds(np.concatenate([positive, negative]))
+            true = len(positive) - np.searchsorted(positive, thresholds, side="left")
+            false = len(negative) - np.searchsorted(negative, thresholds, side="left")
+            num_positive, num_negative = judging[::sign]
+            lower.append(clopper_pearson(true * (num_positive / len(positive)), num_positive, alpha=alpha)[0])
+            upper.append(clopper_pearson(false * (num_negative / len(negative)), num_negative, alpha=alpha)[1])
+            tests += [_Test(score=name, sign=sign, threshold=float(threshold)) for threshold in thresholds]
+    return tests, np.concatenate(lower), np.concatenate(upper)
+
+
+def _most_telling(family: CurveFamily, lower: FloatArray, upper: FloatArray) -> int:
+    """The test that would rule out the least noise."""
+    best = 0
+    for fraction in _CHOOSE_AT:
+        excess = (family.curve(fraction).least_false_positives(lower) + 1e-12) / upper
+        best = int(np.argmax(excess))
+        if excess[best] > 1:
+            break
+    return best
+
+
+def _thresholds(values: FloatArray) -> FloatArray:
+    """Some of the values, close together where few are above."""
+    distinct = np.unique(values)[::-1]
+    if len(distinct) <= _MOST_THRESHOLDS:
+        return distinct
+    places = np.unique(np.geomspace(1, len(distinct), _MOST_THRESHOLDS).astype(np.int64)) - 1
+    return distinct[places]
+
+
+def _rates(canaries: ScoredCanaries, test: _Test, *, alpha: float) -> tuple[float, float]:
+    """A lower bound on the true and an upper bound on the false positive rate, from the half that chose nothing."""
+    says = test.sign * canaries.scores[test.score] >= test.threshold
+    positive = ~canaries.choose & (canaries.inside == (test.sign == 1))
+    negative = ~canaries.choose & (canaries.inside != (test.sign == 1))
+    lower, _ = clopper_pearson(int((says & positive).sum()), int(positive.sum()), alpha=alpha)
+    _, upper = clopper_pearson(int((says & negative).sum()), int(negative.sum()), alpha=alpha)
+    return float(lower), float(upper)
+
+
+def _noise_at_most(family: CurveFamily, true_positives: float, false_positives: float) -> float | None:
+    """The smallest fraction that is ruled out; by bisection, since more noise allows less."""
+
+    def ruled_out(step: int) -> bool:
+        return not family.curve(_STEP**step).allows(true_positives=true_positives, false_positives=false_positives)
+
+    low, high = _LEAST, _MOST
+    if not ruled_out(high):
+        return None
+    if ruled_out(low):
+        return math.pow(_STEP, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if ruled_out(middle) else (middle, high)
+    return math.pow(_STEP, high)

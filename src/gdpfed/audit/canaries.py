@@ -1,0 +1,176 @@
+"""Canary clients: orthogonal updates through the real sampler, clip, encoding, noise and sum.
+
+Place: the front of the audit. Each canary has a coordinate of its own and sends ten times the clip norm along it, in
+every round it is sampled for. Half of the canaries are in the population. The others toss their coins too, which only
+the server's view needs, and are left out of every sum. Coordinates do not meet, so thousands of canaries are judged in
+one training, and their scores are independent of each other.
+
+Sums are looked at before Top-k, which comes after the noise and can only hide something: the server sees them so, and
+Top-k would make one canary's coordinate depend on the others'.
+
+Canaries go in batches, each a training of its own with its own seed, so that a batch's cohort has about ten clients,
+or a few where the rate is small.
+
+Guarantees (tests of the same name):
+  only_canaries_inside_move_the_sum    by the clip norm, in the rounds that they were sampled for.
+  canaries_follow_the_seed             the same seed gives the same scores, another one others.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gdpfed.audit.bounds import ScoredCanaries
+from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
+from gdpfed.errors import InputError
+from gdpfed.planning.plan import Plan
+from gdpfed.training.rounds import Release, float_release, initial_state
+from gdpfed.training.sampling import sample_clients
+
+__all__ = [
+    "MECHANISMS",
+    "SEEDS",
+    "Observed",
+    "Path",
+    "ViewedCanaries",
+    "batch_size",
+    "float_path",
+    "integer_path",
+    "observe",
+    "scored",
+    "send_canaries",
+]
+
+MECHANISMS = ("float", "integer")
+
+# Of the clip norm: that updates are bounded is part of what is audited.
+_TOO_LONG = 10.0
+_CHUNK = 128
+# A batch has the seed SEEDS * seed + its number.
+SEEDS = 2**32
+
+# (plan, number of coordinates) -> what releases sums
+MakeRelease = Callable[[Plan, int], Release]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """What canaries are sent through. Only controls change anything: ``plan`` is what the mechanism obeys where that is
+    not the plan that is claimed, ``noise_round`` the round whose noise is used."""
+
+    name: str
+    make_release: MakeRelease
+    plan: Callable[[Plan], Plan] = lambda plan: plan
+    noise_round: Callable[[int], int] = lambda round_number: round_number
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observed:
+    """One batch: (rounds, canaries). ``sums`` in planned noise stds; ``taking_part`` also of those outside."""
+
+    sums: NDArray[np.float64]
+    taking_part: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ViewedCanaries:
+    """The same canaries as two adversaries see them."""
+
+    release: ScoredCanaries
+    server: ScoredCanaries
+
+
+float_path = Path(name="float", make_release=lambda _plan, _num_params: float_release)
+integer_path = Path(name="integer", make_release=lambda plan, num_params: IntegerRelease(plan, num_params=num_params))
+
+
+def batch_size(sampling_rate: float) -> int:
+    """Canaries in one training: with about ten inside in a cohort, where that is possible."""
+    return 2 * int(np.clip(10 / sampling_rate, 100, 2000))
+
+
+def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> Observed:
+    """One batch of canaries of group ``place``, from the first round to the last."""
+    group = plan.groups[place]
+    inside = np.arange(num_canaries) < num_canaries // 2
+    assignment = np.full(num_canaries, place, dtype=np.int64)
+    obeyed = _before_top_k(path.plan(plan))
+    release = path.make_release(obeyed, num_canaries)
+    state = initial_state(torch.zeros(num_canaries), num_canaries)
+    participations = np.zeros(num_canaries, dtype=np.int64)
+    sums = np.empty((plan.num_rounds, num_canaries))
+    taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
+
+    def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        for start in range(0, len(clients), _CHUNK):
+            chunk = clients[start : start + _CHUNK]
+            rows = torch.zeros((len(chunk), num_canaries), dtype=torch.float64)
+            rows[torch.arange(len(chunk)), torch.from_numpy(chunk)] = _TOO_LONG * group.clip_norm
+            yield chunk, rows
+
+    for round_number in range(plan.num_rounds):
+        sampled = sample_clients(plan, assignment, participations, seed=seed, round_number=round_number)
+        participations[sampled] += 1
+        taking_part[round_number, sampled] = True
+        released = release(
+            # The noise has the address of this state's round.
+            replace(state, round_number=path.noise_round(round_number)),
+            plan=obeyed,
+            assignment=assignment,
+            clients=sampled[inside[sampled]],
+            updates=updates,
+            seed=seed,
+        )
+        sums[round_number] = released.sums[0 if plan.release == "pooled" else place].numpy()
+    return Observed(sums=sums / group.noise_std, taking_part=taking_part, inside=inside)
+
+
+def _before_top_k(plan: Plan) -> Plan:
+    return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
+
+
+def send_canaries(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> ViewedCanaries:
+    """At least ``num_canaries`` canaries, in batches, and their scores."""
+    if num_canaries < 200:
+        raise InputError(f"expected 200 canaries or more, got {num_canaries}: fewer cannot show anything")
+    size = min(batch_size(plan.groups[place].sampling_rate), 2 * (num_canaries // 2))
+    return scored(
+        (
+            observe(path, plan, place=place, num_canaries=size, seed=seed * SEEDS + batch)
+            for batch in range(-(-num_canaries // size))
+        ),
+        plan,
+        place=place,
+    )
+
+
+def scored(batches: Iterable[Observed], plan: Plan, *, place: int) -> ViewedCanaries:
+    """The scores of all batches; every second canary chooses the test."""
+    noise, rate = plan.groups[place].noise_multiplier, plan.groups[place].sampling_rate
+    columns = []
+    for batch in batches:
+        choosing = np.arange(len(batch.inside)) % 2 == 0
+        columns.append(
+            (
+                release_scores(batch.sums, noise_multiplier=noise, sampling_rate=rate),
+                server_scores(batch.sums, batch.taking_part, noise_multiplier=noise),
+                repeat_scores(batch.sums, choose=choosing),
+                batch.inside,
+                choosing,
+            )
+        )
+    by_release, by_server, repeated, inside, choose = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return ViewedCanaries(
+        release=ScoredCanaries(
+            scores={"likelihood ratio": by_release, "repeated noise": repeated}, inside=inside, choose=choose
+        ),
+        server=ScoredCanaries(
+            scores={"likelihood ratio": by_server, "repeated noise": repeated}, inside=inside, choose=choose
+        ),
+    )

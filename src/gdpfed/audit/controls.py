@@ -1,0 +1,113 @@
+"""Known mistakes, each put into the real path: an audit that does not see them is worth nothing.
+
+Place: beside the audit, run with it. Every control is the plan's own path with one thing wrong, judged against the
+plan's own claims.
+
+Guarantees (tests of the same name):
+  every_control_is_flagged     at three budgets.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gdpfed import streams
+from gdpfed.audit.canaries import Path, float_path, integer_path
+from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.sampler import Sampler
+from gdpfed.planning.plan import Plan
+from gdpfed.secure.noise_shares import NoiseShare
+from gdpfed.training import mechanism
+from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+
+__all__ = ["CONTROLS", "Control"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A mistake: in the path of the canaries, or in the sampler."""
+
+    name: str
+    path: Path | None = None
+    sampler: Sampler | None = None
+
+    def is_mistake(self, plan: Plan, *, place: int) -> bool:
+        """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
+        if self.sampler is not None:
+            return plan.groups[place].sampling_rate < 1
+        return plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
+
+
+def _divided_by_the_cohort(share: NoiseShare) -> int:
+    """std / cohort for std / sqrt(cohort)."""
+    return max(share.cohort * share.variance // share.cohort**2, 100)
+
+
+def _thrice_the_clip_norm(plan: Plan) -> Plan:
+    """The same noise on updates that are three times too long."""
+    groups = tuple(
+        dataclasses.replace(group, clip_norm=3 * group.clip_norm, noise_multiplier=group.noise_multiplier / 3)
+        for group in plan.groups
+    )
+    return dataclasses.replace(plan, groups=groups, clip_norm=3 * plan.clip_norm)
+
+
+def _without_noise(
+    state: TrainingState,
+    *,
+    plan: Plan,
+    assignment: NDArray[np.int64],
+    clients: NDArray[np.int64],
+    updates: Updates,
+    seed: int,  # noqa: ARG001 - nothing is drawn
+) -> Released:
+    """`rounds.float_release`, but for the noise."""
+    sums = [torch.zeros(len(state.parameters), dtype=torch.float64) for _ in plan.groups]
+    for chunk, moved in updates(state.parameters, clients):
+        for client, row in zip(chunk.tolist(), moved, strict=True):
+            group = plan.groups[int(assignment[client])]
+            sums[int(assignment[client])] += (
+                mechanism.clip(row.unsqueeze(0), clip_norm=group.clip_norm)[0] * group.scale
+            )
+    if plan.release == "pooled":
+        return Released(sums=[torch.stack(sums).sum(0)], clipped=0, dropped=0)
+    return Released(sums=sparsified(plan, sums), clipped=0, dropped=0)
+
+
+def _fixed_size(
+    plan: Plan,
+    assignment: NDArray[np.int64],
+    participations: NDArray[np.int64],  # noqa: ARG001 - a cap makes no difference here
+    *,
+    seed: int,
+    round_number: int,
+) -> NDArray[np.int64]:
+    """As many clients of each group as are expected, no more and no fewer."""
+    generator = streams.generator(seed, "sample", round_number=round_number)
+    chosen = []
+    for place, group in enumerate(plan.groups):
+        members = np.flatnonzero(assignment == place)
+        chosen.append(generator.permutation(members)[: round(group.sampling_rate * len(members))])
+    return np.sort(np.concatenate(chosen))
+
+
+CONTROLS: tuple[Control, ...] = (
+    Control(
+        name="noise shares divided by the cohort, not by its root",
+        path=dataclasses.replace(
+            integer_path,
+            make_release=lambda plan, num_params: IntegerRelease(
+                plan, num_params=num_params, share_variance=_divided_by_the_cohort
+            ),
+        ),
+    ),
+    Control(
+        name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
+    ),
+    Control(name="a cohort of fixed size", sampler=_fixed_size),
+    Control(name="no noise", path=dataclasses.replace(float_path, make_release=lambda _plan, _num: _without_noise)),
+    Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
+)

@@ -1,0 +1,182 @@
+"""A claim as a whole curve: for every false positive rate, how often an adversary can be right.
+
+Place: below the judge. A plan promises one epsilon at one delta, but its noise, rate and rounds imply delta for *every*
+epsilon, and a test that is not allowed by that curve contradicts the plan long before it contradicts the one point.
+
+A family has one parameter, the noise as a fraction of what was planned: the largest fraction that an audit's outcome
+allows bounds what is really there.
+
+Guarantees (tests of the same name):
+  curve_is_the_gaussian_trade_off       at rate 1 the rates are those of two Gaussians, in closed form.
+  server_curve_is_a_mixture             against a sum over participations, computed number by number.
+  fewer_points_allow_more               a coarser grid never forbids what a finer one allows.
+  less_noise_allows_more                a smaller fraction of the noise allows every test that a larger one does.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from gdpfed.privacy.accountant import (
+    COARSE_RELATIVE_ERROR,
+    SampledGaussian,
+    delta_after_rounding,
+    gaussian_epsilon,
+    grid_interval,
+)
+
+__all__ = ["CurveFamily", "PrivacyCurve", "ReleaseFamily", "ServerFamily", "gaussian_delta"]
+
+FloatArray = NDArray[np.float64]
+
+# Fine where budgets are, and far enough for a test that is right in one of 1e6 cases.
+_EPSILONS = np.concatenate([np.linspace(0, 2, 81)[:-1], np.linspace(2, 16, 141)])
+# Participations that are rarer than this count as a certain breach, which allows more.
+_RARE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivacyCurve:
+    """delta at some epsilons (>= 0), valid in both directions: add and remove."""
+
+    epsilons: FloatArray
+    deltas: FloatArray
+
+    def least_false_positives(self, true_positives: FloatArray | float) -> FloatArray:
+        """The smallest false positive rate that the curve allows a test with this true positive rate."""
+        rate = np.asarray(true_positives, dtype=np.float64)[..., None]
+        one_way = (rate - self.deltas) * np.exp(-self.epsilons)
+        # The same promise with the two worlds swapped and the test turned round.
+        other_way = 1 - self.deltas - np.exp(self.epsilons) * (1 - rate)
+        least: FloatArray = np.maximum(one_way, other_way).max(axis=-1)
+        return np.clip(least, 0.0, 1.0)
+
+    def allows(self, *, true_positives: float, false_positives: float) -> bool:
+        """Whether a mechanism on this curve may have such a test."""
+        return float(self.least_false_positives(true_positives)) <= false_positives
+
+
+class CurveFamily(Protocol):
+    """The curves of one mechanism with more or less noise than planned."""
+
+    def curve(self, fraction: float) -> PrivacyCurve:
+        """With ``fraction`` of the planned noise."""
+        ...
+
+    def epsilon(self, fraction: float) -> float:
+        """Epsilon at the plan's delta with ``fraction`` of the planned noise, not rounded up."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseFamily:
+    """Whoever sees the released sums, and not who took part: the accountant's own mechanism, by PLD."""
+
+    mechanism: SampledGaussian
+    delta: float
+
+    def curve(self, fraction: float) -> PrivacyCurve:
+        """As the protocol says; pessimistic by the grid."""
+        return _release_curve(
+            self.mechanism.noise_multiplier * fraction, self.mechanism.sampling_rate, self.mechanism.num_rounds
+        )
+
+    def epsilon(self, fraction: float) -> float:
+        """As the protocol says; what the grid adds at most is taken off."""
+        return _release_epsilon(
+            self.mechanism.noise_multiplier * fraction,
+            self.mechanism.sampling_rate,
+            self.mechanism.num_rounds,
+            self.delta,
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def _release_curve(noise_multiplier: float, sampling_rate: float, num_rounds: int) -> PrivacyCurve:
+    if sampling_rate == 1:
+        deltas = gaussian_delta(_EPSILONS, math.sqrt(num_rounds) / noise_multiplier)
+        return PrivacyCurve(epsilons=_EPSILONS, deltas=deltas)
+    from gdpfed.privacy import pld
+
+    composed = pld.composed_distribution(
+        noise_multiplier=noise_multiplier,
+        sampling_rate=sampling_rate,
+        num_rounds=num_rounds,
+        grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
+    )
+    return PrivacyCurve(epsilons=_EPSILONS, deltas=np.asarray(composed.get_delta_for_epsilon(_EPSILONS)))
+
+
+@functools.lru_cache(maxsize=256)
+def _release_epsilon(noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
+    if sampling_rate == 1:
+        return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
+    from gdpfed.privacy import pld
+
+    interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
+    composed = pld.composed_distribution(
+        noise_multiplier=noise_multiplier,
+        sampling_rate=sampling_rate,
+        num_rounds=num_rounds,
+        grid_interval=interval,
+    )
+    epsilon = float(composed.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds)))
+    return max(epsilon - num_rounds * interval**2, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFamily:
+    """The server, which knows the rounds a client was in: k Gaussian releases, k as random as the coins make it."""
+
+    mechanism: SampledGaussian
+    delta: float
+    max_participations: int | None = None
+    _chances: tuple[FloatArray, FloatArray, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        counts = np.arange(self.mechanism.num_rounds + 1)
+        chances = stats.binom.pmf(counts, self.mechanism.num_rounds, self.mechanism.sampling_rate)
+        if self.max_participations is not None and self.max_participations < len(chances) - 1:
+            chances[self.max_participations] += chances[self.max_participations + 1 :].sum()
+            chances = chances[: self.max_participations + 1]
+        kept = np.flatnonzero(chances > _RARE)
+        rest = max(0.0, 1.0 - float(chances[kept].sum()))
+        object.__setattr__(self, "_chances", (np.sqrt(kept), chances[kept], rest))
+
+    def curve(self, fraction: float) -> PrivacyCurve:
+        """As the protocol says, in closed form."""
+        return PrivacyCurve(epsilons=_EPSILONS, deltas=self._deltas(_EPSILONS, fraction))
+
+    def _deltas(self, epsilons: FloatArray, fraction: float) -> FloatArray:
+        roots, chances, rest = self._chances
+        noise = self.mechanism.noise_multiplier * fraction
+        each = np.stack([gaussian_delta(epsilons, root / noise) for root in roots])
+        total: FloatArray = chances @ each + rest
+        return total
+
+    def epsilon(self, fraction: float) -> float:
+        """As the protocol says: of a client that does not know how often it will be sampled."""
+        low, high = 0.0, 1.0
+        while float(self._deltas(np.array([high]), fraction)[0]) > self.delta and high < 1e6:
+            low, high = high, 2 * high
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (
+                (middle, high) if float(self._deltas(np.array([middle]), fraction)[0]) > self.delta else (low, middle)
+            )
+        return low
+
+
+def gaussian_delta(epsilons: FloatArray, shift: float) -> FloatArray:
+    """delta of telling N(shift, 1) from N(0, 1)."""
+    if shift == 0:
+        return np.zeros_like(epsilons)
+    above = special.ndtr(shift / 2 - epsilons / shift)
+    below = np.exp(epsilons + special.log_ndtr(-shift / 2 - epsilons / shift))
+    deltas: FloatArray = np.clip(above - below, 0.0, 1.0)
+    return deltas
