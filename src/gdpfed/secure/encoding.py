@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance
+from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, released_variance
 
 __all__ = ["ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
 
@@ -56,6 +56,7 @@ class PlannedSum:
     num_params: int
     unit: float
     noise_variance: int
+    released_variance: int
     largest_cohort: int
     encodings: tuple[ClientEncoding, ...]
 
@@ -97,12 +98,12 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
     # Of a pooled plan's groups, whose stds agree to 1e-9, the largest.
     std = max(Fraction(group.noise_multiplier) * reach for group, reach in zip(groups, reaches, strict=True))
     cohort = largest_cohort(groups)
-    excess = tolerance.excess(cohort)
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):
         unit = _power_of_two(max(reaches) / 2**bits)
         bounds = [math.floor(reach / unit) for reach in reaches]
         noise_variance = math.ceil((std / unit) ** 2) + ROUNDING_VARIANCE
-        if cohort * max(bounds) + _NOISE_STDS * math.sqrt(noise_variance * excess) < _HALF_MODULUS:
+        released = released_variance(total_variance=noise_variance, largest_cohort=cohort, tolerance=tolerance)
+        if cohort * max(bounds) + _NOISE_STDS * math.sqrt(released) < _HALF_MODULUS:
             break
     else:
         raise InputError(
@@ -116,6 +117,7 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
         num_params=num_params,
         unit=float(unit),
         noise_variance=noise_variance,
+        released_variance=released,
         largest_cohort=cohort,
         encodings=tuple(
             ClientEncoding(

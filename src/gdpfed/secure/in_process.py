@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.secure.client import SecureClient
+from gdpfed.secure.encoding import PlannedSum
+from gdpfed.secure.randomness import Randomness
 from gdpfed.secure.server import SecureServer
 
 __all__ = ["InProcessSum", "Stage"]
@@ -65,3 +67,7 @@ class InProcessSum:
         for client in self._present(Stage.REVEAL, arrived):
             self._server.receive_revealed(self._clients[client].reveal(agreements))
         return self._server.total()
+
+    def release(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
+        """Stage 4, and the server's noise: what others than the server may see."""
+        return self.close() + self._server.top_up(planned, randomness=randomness)

@@ -3,7 +3,8 @@
 Place: in `rounds.run_round`, instead of `float_release`. For each sum of the plan (one for each group, or one for all
 if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
 stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
-noise, up to five times; then nothing is released of it in this round. The noise of an empty cohort is the server's.
+noise, up to five times; then nothing is released of it in this round. The noise of an empty cohort is the server's, and
+so is what makes the variance the same for all cohorts.
 
 A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
 can be resumed, and is no private release.
@@ -67,7 +68,7 @@ class SecureRelease:
         totals: dict[int, NDArray[np.uint32]] = {}
         clipped = dropped = vanished = 0
         for attempt in range(MAX_ATTEMPTS):
-            running: dict[int, InProcessSum] = {}
+            running: dict[int, tuple[PlannedSum, InProcessSum]] = {}
             taking_part: list[int] = []
             for planned in self._planned:
                 if planned.place in totals:
@@ -82,20 +83,20 @@ class SecureRelease:
                     continue
                 opened = self._opened(session, planned, assignment, cohort, vanish, seed)
                 if opened is not None:
-                    running[planned.place] = opened
-            sums = {group: running.get(planned.place) for planned in self._planned for group in planned.groups}
+                    running[planned.place] = (planned, opened)
+            sums = {group: opened for planned, opened in running.values() for group in planned.groups}
             for chunk, moved in updates(state.parameters, np.array(sorted(taking_part), dtype=np.int64)):
                 for client, row, length in zip(chunk.tolist(), moved, mechanism.norms(moved).tolist(), strict=True):
                     group = int(assignment[client])
                     if attempt == 0:
                         dropped += not np.isfinite(length)
                         clipped += bool(np.isfinite(length) and length > plan.groups[group].clip_norm)
-                    found = sums[group]
-                    if found is not None:
-                        found.contribute(client, row.numpy())
-            for place, opened in running.items():
+                    if group in sums:
+                        sums[group].contribute(client, row.numpy())
+            for place, (planned, opened) in running.items():
+                server = _address(self._session(state, planned, attempt), _SERVER, seed)
                 with contextlib.suppress(AbortedError):
-                    totals[place] = opened.close()
+                    totals[place] = opened.release(planned, randomness=server)
             if len(totals) == len(self._planned):
                 break
         return Released(
