@@ -210,6 +210,29 @@ def test_too_many_losses_are_tried_again_then_given_up(monkeypatch: pytest.Monke
     assert not torch.equal(following.parameters, state.parameters)
 
 
+def test_a_charged_sum_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once signatures were shown, a server with colluders may have unmasked: a second sum would be a second release."""
+    plan = plan_of("dp-fedavg")
+    state = world("cnn").start()
+    attempts: list[int] = []
+
+    def vanishing(cohort: list[int], _seed: int, _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
+        attempts.append(attempt)
+        return dict.fromkeys(cohort, stage) if attempt == 0 else {}
+
+    release = secure(plan, dropout=0.1)
+    monkeypatch.setattr(release, "_vanishing", vanishing)
+    stage = secure_sum.Stage.AGREEMENT
+    assert run(state, plan, release)[1].aborted == 0
+    assert attempts == [0, 1]
+    attempts.clear()
+    stage = secure_sum.Stage.REVEAL
+    same, record = run(state, plan, release)
+    assert attempts == [0]
+    assert record.aborted == 1
+    assert torch.equal(same.parameters, state.parameters)
+
+
 def test_opening_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("dp-fedavg")
     release = secure(plan, dropout=0.1)

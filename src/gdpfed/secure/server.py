@@ -45,7 +45,11 @@ __all__ = ["AbortedError", "SecureServer", "empty_sum"]
 
 
 class AbortedError(GdpfedError):
-    """Too few clients are left: the sum is given up, nothing was unmasked, and another attempt needs fresh keys."""
+    """Too few clients are left: the sum is given up, and another attempt needs fresh keys.
+
+    Raised by `total`, after `agreements` left the server, it counts as a release: with its colluders' shares the server
+    may unmask what it could not without.
+    """
 
 
 def empty_sum(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
