@@ -100,6 +100,14 @@ def test_bad_values_become_zero(update: Any) -> None:
         assert not steps.any()
 
 
+@pytest.mark.parametrize("length", [5e-165, 3e-164, 1e-163, 1e-120])
+def test_norms_that_underflow_are_bounded(length: float) -> None:
+    """At a clip norm so small that the squares of what is longer are zero: still no norm above the bound."""
+    tiny = dataclasses.replace(ENCODING, clip_norm=1e-170, unit=2.0**-584)
+    steps = encode(np.full(40, length), tiny)
+    assert sum(int(step) ** 2 for step in steps) <= BOUND**2
+
+
 def test_a_float32_overflow_becomes_zero() -> None:
     with np.errstate(over="ignore"):
         overflown = np.full(40, 3e38, dtype=np.float32) * np.float32(10)

@@ -155,8 +155,11 @@ def encode(update: Any, encoding: ClientEncoding) -> NDArray[np.int64]:
         if not math.isfinite(norm):
             return nothing
         factor = encoding.clip_norm * _SAFETY / norm if norm > encoding.clip_norm else 1.0
-        steps = np.trunc(values * factor * encoding.scale / encoding.unit).astype(np.int64)
-    return _bounded(steps, encoding.norm_bound)
+        scaled = np.trunc(values * factor * encoding.scale / encoding.unit)
+        # Squares that underflow leave a norm of zero, and the whole numbers' square must fit into 64 bits.
+        if not float(np.square(scaled).sum()) <= 4.0 * encoding.norm_bound**2:
+            return nothing
+    return _bounded(scaled.astype(np.int64), encoding.norm_bound)
 
 
 def _bounded(steps: NDArray[np.int64], norm_bound: int) -> NDArray[np.int64]:
