@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, released_variance
+from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
+from gdpfed.secure.session import LARGEST_COHORT
 
 __all__ = ["ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
 
@@ -98,6 +99,11 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
     # Of a pooled plan's groups, whose stds agree to 1e-9, the largest.
     std = max(Fraction(group.noise_multiplier) * reach for group, reach in zip(groups, reaches, strict=True))
     cohort = largest_cohort(groups)
+    if cohort > LARGEST_COHORT:
+        raise InputError(
+            f"expected cohorts of at most {LARGEST_COHORT} clients, which a roster can list, got up to {cohort}: lower "
+            f"the participation"
+        )
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):
         unit = _power_of_two(max(reaches) / 2**bits)
         bounds = [math.floor(reach / unit) for reach in reaches]
@@ -111,6 +117,8 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
             f"{cohort} clients at noise multipliers up to {max(group.noise_multiplier for group in groups):.3g}: lower "
             f"the participation"
         )
+    # The largest cohort has the smallest shares: refused now, not when it is drawn.
+    noise_share(total_variance=noise_variance, cohort=cohort, tolerance=tolerance, num_params=num_params)
     return PlannedSum(
         place=place,
         groups=members,
