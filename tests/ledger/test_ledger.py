@@ -115,3 +115,23 @@ def test_who_has_left_is_not_enrolled(shelf: Path) -> None:
             ledger.enrol("run", [], plan.groups[0].name)
         assert len(ledger.store.rows) == rows + 1
     Ledger.open(shelf / "book").close()
+
+
+def test_nothing_goes_on_after_a_stop_in_the_middle(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charge that is durable but not counted (Ctrl-C between the two) would be spent twice."""
+
+    def stop(content: object) -> None:
+        raise KeyboardInterrupt
+
+    with book(shelf) as ledger:
+        start(ledger)
+        charge = ledger.reserve("run", 0, "group 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger.state, "_apply_charge", stop)
+            with pytest.raises(KeyboardInterrupt):
+                charge.commit(np.array([0]))
+        with pytest.raises(PrivacyError, match="open it again"):
+            ledger.reserve("run", 0, "group 2")
+    with Ledger.open(shelf / "book") as ledger:
+        assert ledger.state.run("run").charged[0] == 1
+        ledger.reserve("run", 0, "group 2")

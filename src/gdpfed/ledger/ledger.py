@@ -60,6 +60,7 @@ class Ledger:
     def __init__(self, store: Store, state: LedgerState) -> None:
         self._store = store
         self.state = state
+        self._num_applied = len(store.rows)
 
     @classmethod
     def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
@@ -116,9 +117,12 @@ class Ledger:
         return self._store
 
     def _write(self, entries: Sequence[Entry]) -> None:
+        if self._num_applied != len(self._store.rows):
+            raise PrivacyError("a row was written and not counted (it stopped in the middle): open it again")
         stamped = [(kind, {**content, "at": _now()}) for kind, content in entries]
         for row in self._store.append(stamped):
             self.state.apply(row)
+        self._num_applied = len(self._store.rows)
 
     # Clients.
 
