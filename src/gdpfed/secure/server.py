@@ -41,7 +41,7 @@ from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import restore
 
-__all__ = ["AbortedError", "SecureServer", "empty_sum"]
+__all__ = ["AbortedError", "SecureServer", "empty_sum", "missing_noise"]
 
 
 class AbortedError(GdpfedError):
@@ -56,6 +56,18 @@ def empty_sum(planned: PlannedSum, *, randomness: Randomness | None = None) -> N
     """What an empty cohort releases: noise of the variance of every other release."""
     stream = (randomness or SystemRandomness()).stream("noise")
     return discrete_gaussian(planned.num_params, variance=planned.released_variance, stream=stream).astype(np.uint32)
+
+
+def missing_noise(
+    planned: PlannedSum, *, cohort: int, arrived: int, tolerance: Tolerance, randomness: Randomness | None = None
+) -> NDArray[np.uint32]:
+    """What the server adds to a sum of ``arrived`` inputs, so that its variance does not tell the cohort's size."""
+    share = noise_share(
+        total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=planned.num_params
+    )
+    missing = planned.released_variance - arrived * share.variance
+    stream = (randomness or SystemRandomness()).stream("noise")
+    return discrete_gaussian(planned.num_params, variance=missing, stream=stream).astype(np.uint32)
 
 
 class SecureServer:
@@ -257,15 +269,13 @@ class SecureServer:
 
     def top_up(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
         """The server's noise, to be added to `total` before anyone sees it: the variance must not tell the cohort."""
-        share = noise_share(
-            total_variance=planned.noise_variance,
+        return missing_noise(
+            planned,
             cohort=self._expect(self._roster_hash).topology.cohort,
+            arrived=len(self._arrived),
             tolerance=self._tolerance,
-            num_params=planned.num_params,
+            randomness=randomness,
         )
-        missing = planned.released_variance - len(self._arrived) * share.variance
-        stream = (randomness or SystemRandomness()).stream("noise")
-        return discrete_gaussian(planned.num_params, variance=missing, stream=stream).astype(np.uint32)
 
     def _secrets(self, roster: messages.Roster) -> dict[int, bytes]:
         """Of every sharer exactly one secret: put together, and checked."""
