@@ -30,8 +30,7 @@ def work(parameters: Tensor, job: int) -> Tensor:
 
 
 def start(num_workers: int) -> "Workers[int]":
-    forked = num_workers > 1 and sys.platform == "linux"
-    return start_workers(work, num_workers=num_workers, most_rows=3, num_params=4, processes=forked)
+    return start_workers(work, num_workers=num_workers, most_rows=3, num_params=4)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
