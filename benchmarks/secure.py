@@ -98,6 +98,7 @@ def measure(num_params: int, cohort: int, *, dropout: bool) -> dict[str, Any]:
         num_params=num_params,
         unit=unit,
         noise_variance=10**12,
+        released_variance=4 * 10**12,
         largest_cohort=1500,
         encodings=(encoding,),
     )

@@ -5,7 +5,8 @@ import pytest
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.ledger import Ledger, publish
-from tests.ledger.books import book, start
+from gdpfed.ledger.verify import verify_ledger
+from tests.ledger.books import book, play, start
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -95,3 +96,16 @@ def test_reservations_count_while_they_last(shelf: Path) -> None:
     with Ledger.open(shelf / "book") as ledger:
         assert ledger.state.run("run").reserved(0) == 0
         assert ledger.state.run("run").charged[0] == 2
+
+
+def test_a_closed_run_charges_nothing(shelf: Path) -> None:
+    """What it held is free: a reservation from before must not be paid with what another run has by now."""
+    with book(shelf) as ledger:
+        start(ledger)
+        charge = ledger.reserve("run", 0, "group 1")
+        ledger.close_run("run")
+        start(ledger, "another")
+        with pytest.raises(PrivacyError, match="closed"):
+            charge.commit(np.array([0]))
+        play(ledger, "another", range(10))
+    verify_ledger(shelf / "book")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.spend import spent
@@ -97,3 +97,41 @@ def test_joining_and_leaving(shelf: Path) -> None:
         assert ledger.state.population("people").labels == ["ana", "ben", "eve"]
         with pytest.raises(InputError, match="'people' already"):
             ledger.add_population("people", names)
+
+
+def test_who_has_left_is_not_enrolled(shelf: Path) -> None:
+    """Refused before the row is written: a row that cannot be replayed would keep the ledger shut."""
+    with book(shelf, factor=2.0) as ledger:
+        plan = start(ledger)
+        (place,) = ledger.join("people", parse_compact("1@2"))
+        ledger.leave("people", [str(place)])
+        rows = len(ledger.store.rows)
+        with pytest.raises(PrivacyError, match="has left"):
+            ledger.enrol("run", [str(place)], plan.groups[0].name)
+        with pytest.raises(InputError, match="from -1"):
+            ledger.start_run("more", "people", plan, np.full(len(ledger.state.population("people")), -2))
+        ledger.close_run("run")
+        with pytest.raises(PrivacyError, match="closed"):
+            ledger.enrol("run", [], plan.groups[0].name)
+        assert len(ledger.store.rows) == rows + 1
+    Ledger.open(shelf / "book").close()
+
+
+def test_nothing_goes_on_after_a_stop_in_the_middle(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charge that is durable but not counted (Ctrl-C between the two) would be spent twice."""
+
+    def stop(content: object) -> None:
+        raise KeyboardInterrupt
+
+    with book(shelf) as ledger:
+        start(ledger)
+        charge = ledger.reserve("run", 0, "group 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger.state, "_apply_charge", stop)
+            with pytest.raises(KeyboardInterrupt):
+                charge.commit(np.array([0]))
+        with pytest.raises(PrivacyError, match="open it again"):
+            ledger.reserve("run", 0, "group 2")
+    with Ledger.open(shelf / "book") as ledger:
+        assert ledger.state.run("run").charged[0] == 1
+        ledger.reserve("run", 0, "group 2")

@@ -6,7 +6,7 @@ import pytest
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.population import Population, packed_budgets
 from gdpfed.privacy.budgets import Budgets, parse_compact
-from tests.ledger.books import book, play, start
+from tests.ledger.books import DELTA, book, play, start
 
 
 def test_classes_are_exact(shelf: Path) -> None:
@@ -66,3 +66,11 @@ def test_labels_find_clients() -> None:
             counted.places([unknown])
     with pytest.raises(InputError, match="line breaks"):
         packed_budgets(Budgets(epsilons=np.ones(1), deltas=np.full(1, 0.1), clients=("a\nb",)), 0.1)
+
+
+def test_who_joins_has_a_budget_at_once(shelf: Path) -> None:
+    with book(shelf) as ledger:
+        people = ledger.state.population("people")
+        assert people.strictest_of(0) == ((1.0, DELTA),)
+        ledger.join("people", parse_compact("1@0.5"), default_delta=DELTA)
+        assert people.strictest_of(1) == ((0.5, DELTA),)

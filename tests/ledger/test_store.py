@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.chain import following, pack
 from gdpfed.ledger.journal import read_journal
 from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.store import Store
@@ -276,3 +278,68 @@ def test_refusals(shelf: Path) -> None:
     (shelf / "book.key").write_bytes(b"short")
     with pytest.raises(InputError, match="32 bytes"):
         Ledger.open(shelf / "book")
+
+
+# A process with a ledger and a child is killed; the child lives on, with whatever it inherited.
+ORPHAN = """
+import os, signal, sys, time
+from gdpfed.errors import InputError
+from gdpfed.ledger.ledger import Ledger
+ledger = Ledger.open(sys.argv[1])
+ours, theirs = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        ledger.leave("people", ["0"])
+    except InputError:
+        os.write(theirs, b"refused")
+    os.closerange(0, 3)
+    time.sleep(60)
+    os._exit(0)
+assert os.read(ours, 10) == b"refused"
+try:
+    Ledger.open(sys.argv[1])
+except InputError:
+    print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_does_not_hold_the_lock(shelf: Path) -> None:
+    book(shelf).close()
+    command = [sys.executable, "-c", ORPHAN, str(shelf / "book")]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=60)
+    child = int(found.stdout)
+    try:
+        with Ledger.open(shelf / "book") as ledger:
+            assert len(ledger.store.rows) == 2
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_rows_added_to_the_journal_need_the_key(shelf: Path) -> None:
+    """Properly chained, as if the database had not committed them yet."""
+    with book(shelf) as ledger:
+        start(ledger)
+        last = ledger.store.rows[-1]
+    forged = following(last.hash, last.number + 1, "leave", {"population": "people", "clients": pack(np.array([0]))})
+    with open(shelf / "book.journal", "ab") as file:
+        file.write(f"{forged.number}\t{forged.kind}\t{forged.hash}\t{forged.body}\n".encode())
+    with pytest.raises(PrivacyError, match="row 4 "):
+        verify_ledger(shelf / "book")
+    with pytest.raises(PrivacyError, match="row 4 "):
+        Ledger.open(shelf / "book")
+
+
+def test_a_stated_key_is_read(shelf: Path) -> None:
+    book(shelf).close()
+    with pytest.raises(InputError, match="cannot read the ledger's key"):
+        verify_ledger(shelf / "book", key_file=shelf / "elsewhere")
+
+
+def test_new_folders_are_durable(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file survives a power cut only if the names of all folders above it do."""
+    synced: list[Path] = []
+    monkeypatch.setattr("gdpfed.ledger.store.sync_folder", synced.append)
+    Ledger.create(shelf / "a" / "b" / "book", key_file=shelf / "key").close()
+    assert {shelf, shelf / "a", shelf / "a" / "b"} <= set(synced)

@@ -18,12 +18,13 @@ from gdpfed.ledger.spend import merged, spent
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
+from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.folder import create_run, open_run
-from gdpfed.runs.ledgered import LedgeredRelease, LedgerLink, check_link
+from gdpfed.runs.ledgered import LedgeredRelease, LedgerLink, check_link, joined_run
 from gdpfed.runs.simulate import dealt_groups, dealt_order, simulate
 from gdpfed.tasks.task import Task
 from gdpfed.training.rounds import Released, TrainingState
-from tests.ledger.books import TWO, book, plan_for, start
+from tests.ledger.books import DELTA, TWO, book, plan_for, start
 
 # Trains in children that are killed where the ledger writes: each point and occasion once, then to the end.
 KILLER = """
@@ -201,3 +202,26 @@ def test_a_run_that_does_not_fit_is_refused(tiny: Task, tmp_path: Path) -> None:
     (tmp_path / "one" / "ledger.json").write_text(json.dumps({"ledger": "x"}))
     with pytest.raises(InputError, match=r"ledger\.json"):
         open_run(tmp_path / "one")
+
+
+def test_a_run_is_found_again_as_it_was(tmp_path: Path) -> None:
+    """The same name and plan, but other clients or other groups: these would be trained, and others charged."""
+    with book(tmp_path, text=TWO) as ledger:
+        plan = plan_for(TWO)
+        budgets = parse_compact(TWO)
+        ledger.add_population("others", budgets, default_delta=DELTA)
+        order, groups = np.arange(200), np.repeat([0, 1], 100)
+        link = LedgerLink(path=tmp_path / "book", population="people", run="run")
+        for _ in range(2):
+            joined_run(ledger, link, plan, budgets, order=order, assignment=groups)
+        with pytest.raises(PrivacyError, match="population 'people', not 'others'"):
+            joined_run(
+                ledger,
+                dataclasses.replace(link, population="others"),
+                plan,
+                budgets,
+                order=order,
+                assignment=groups,
+            )
+        with pytest.raises(PrivacyError, match="other groups"):
+            joined_run(ledger, link, plan, budgets, order=order[::-1], assignment=groups)

@@ -13,7 +13,7 @@ from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum, encode
 from gdpfed.secure.in_process import InProcessSum, Stage
 from gdpfed.secure.messages import Survivors
-from gdpfed.secure.noise_shares import Tolerance, noise_share
+from gdpfed.secure.noise_shares import Tolerance, noise_share, released_variance
 from gdpfed.secure.primitives import signing_public
 from gdpfed.secure.randomness import SimulatedRandomness
 from gdpfed.secure.server import SecureServer
@@ -37,14 +37,21 @@ def directory(num_clients: int) -> Directory:
     )
 
 
-def planned_sum(num_params: int, *, noise_std: float = 1e5, largest_cohort: int = 1500) -> PlannedSum:
+@functools.cache
+def planned_sum(
+    num_params: int, *, noise_std: float = 1e5, largest_cohort: int = 1500, tolerance: Tolerance | None = None
+) -> PlannedSum:
+    total = round(noise_std**2) + 25
     encoding = ClientEncoding(clip_norm=CLIP_NORM, scale=1.0, unit=UNIT, norm_bound=BOUND, num_params=num_params)
     return PlannedSum(
         place=0,
         groups=(0,),
         num_params=num_params,
         unit=UNIT,
-        noise_variance=round(noise_std**2) + 25,
+        noise_variance=total,
+        released_variance=released_variance(
+            total_variance=total, largest_cohort=largest_cohort, tolerance=tolerance or Tolerance()
+        ),
         largest_cohort=largest_cohort,
         encodings=(encoding,),
     )
@@ -66,7 +73,7 @@ class World:
 
     @property
     def planned(self) -> PlannedSum:
-        return planned_sum(self.num_params, noise_std=self.noise_std)
+        return planned_sum(self.num_params, noise_std=self.noise_std, tolerance=self.tolerance)
 
     @property
     def session(self) -> Session:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
@@ -100,6 +100,14 @@ def test_bad_values_become_zero(update: Any) -> None:
         assert not steps.any()
 
 
+@pytest.mark.parametrize("length", [5e-165, 3e-164, 1e-163, 1e-120])
+def test_norms_that_underflow_are_bounded(length: float) -> None:
+    """At a clip norm so small that the squares of what is longer are zero: still no norm above the bound."""
+    tiny = dataclasses.replace(ENCODING, clip_norm=1e-170, unit=2.0**-584)
+    steps = encode(np.full(40, length), tiny)
+    assert sum(int(step) ** 2 for step in steps) <= BOUND**2
+
+
 def test_a_float32_overflow_becomes_zero() -> None:
     with np.errstate(over="ignore"):
         overflown = np.full(40, 3e38, dtype=np.float32) * np.float32(10)
@@ -149,7 +157,7 @@ def all_alike(planned: PlannedSum, cohort: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("budgets", "participation"), [("60@1,90@2,50@6", 0.2), ("20000@1,20000@3", 0.5), ("200000@2", 0.5)]
+    ("budgets", "participation"), [("60@1,90@2,50@6", 0.2), ("20000@1,20000@3", 0.5), ("120000@2", 0.5)]
 )
 def test_sum_cannot_overflow(budgets: str, participation: float) -> None:
     tolerance = Tolerance(dropout_rate=0.1, colluding_fraction=0.1)
@@ -166,8 +174,15 @@ def test_sum_cannot_overflow(budgets: str, participation: float) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     plan = plan_of("dp-fedavg", "2000000@1", participation=1.0, accountant="rdp")
-    with pytest.raises(InputError, match="32 bits"):
+    with pytest.raises(InputError, match="at most 65536 clients"):
         planned_sums(plan, num_params=10, tolerance=Tolerance())
+    plan = plan_of("dp-fedavg", "60000@1", participation=1.0, accountant="rdp")
+    loud = dataclasses.replace(plan.groups[0], noise_multiplier=1e5)
+    with pytest.raises(InputError, match="32 bits"):
+        planned_sums(dataclasses.replace(plan, groups=(loud,)), num_params=10, tolerance=Tolerance())
+    quiet = dataclasses.replace(plan.groups[0], noise_multiplier=0.05)
+    with pytest.raises(PrivacyError, match="std >= 10 grid steps"):
+        planned_sums(dataclasses.replace(plan, groups=(quiet,)), num_params=10, tolerance=Tolerance())
     with pytest.raises(InputError, match="clip norm"):
         planned_sums(plan_of("fedavg"), num_params=10, tolerance=Tolerance())
     with pytest.raises(InputError, match="num_params"):

@@ -10,7 +10,7 @@ from scipy import stats
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
-from gdpfed.secure.noise_shares import NoiseShare, Tolerance, log_extra_loss, noise_share
+from gdpfed.secure.noise_shares import NoiseShare, Tolerance, log_extra_loss, noise_share, released_variance
 from gdpfed.secure.randomness import SimulatedRandomness
 from tests.training.checkers import variance_window
 
@@ -141,6 +141,19 @@ def test_cohorts_seldom_abort(cohort: int) -> None:
     if dropouts < cohort - tolerance.quorum(cohort):
         assert stats.binom.sf(dropouts, cohort, 0.1) <= 0.05 < stats.binom.sf(dropouts - 1, cohort, 0.1)
     assert tolerance.excess(cohort) >= cohort / (cohort - dropouts - tolerance.colluders(cohort))
+
+
+@pytest.mark.parametrize(("dropout", "colluding"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.3, 0.3)])
+def test_released_variance_is_enough_for_every_cohort(dropout: float, colluding: float) -> None:
+    """The server always has at least 64 to add, with everybody left too; without tolerances hardly more."""
+    tolerance = Tolerance(dropout_rate=dropout, colluding_fraction=colluding)
+    total = 3000**2 + 25
+    released = released_variance(total_variance=total, largest_cohort=300, tolerance=tolerance)
+    for cohort in range(1, 301):
+        share = noise_share(total_variance=total, cohort=cohort, tolerance=tolerance, num_params=10)
+        assert cohort * share.variance + 64 <= released
+    if not dropout and not colluding:
+        assert released <= total + 300 + 64
 
 
 @pytest.mark.parametrize(

@@ -167,23 +167,24 @@ def test_empty_cohorts_release_noise() -> None:
 
 
 def test_noise_is_over_provisioned_for_those_who_may_vanish() -> None:
-    """With dropout 0.2 and nobody lost, the variance is cohort / (cohort - tolerated) of the plan's."""
+    """With dropout 0.2 and nobody lost, the variance is that of the cohort which needs most, and the same for all."""
     plan = plan_of("dp-fedavg")
-    cohort, num = 12, 50_000
+    num = 50_000
     tolerance = Tolerance(dropout_rate=0.2)
     release = SecureRelease(plan, num_params=num, dropout=0.2)
+    expected = float(tolerance.excess(release._planned[0].largest_cohort))
+    assert expected >= 12 / (12 - tolerance.dropouts(12)) > 1.5
     release._vanishing = lambda *_: {}  # type: ignore[method-assign,assignment]
-    (noise,) = release(
-        initial_state(torch.zeros(num), cohort),
-        plan=plan,
-        assignment=np.zeros(cohort, dtype=np.int64),
-        clients=np.arange(cohort),
-        updates=lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
-        seed=1,
-    ).sums
-    expected = cohort / (cohort - tolerance.dropouts(cohort))
-    assert tolerance.dropouts(cohort) == 5
-    assert float((noise / plan.groups[0].noise_std).square().mean()) == pytest.approx(expected, rel=0.04)
+    for cohort in (0, 1, 5, 12):
+        (noise,) = release(
+            initial_state(torch.zeros(num), cohort),
+            plan=plan,
+            assignment=np.zeros(cohort, dtype=np.int64),
+            clients=np.arange(cohort),
+            updates=lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
+            seed=1,
+        ).sums
+        assert float((noise / plan.groups[0].noise_std).square().mean()) == pytest.approx(expected, rel=0.04)
 
 
 def test_too_many_losses_are_tried_again_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +208,29 @@ def test_too_many_losses_are_tried_again_then_given_up(monkeypatch: pytest.Monke
     assert record.aborted == 1
     assert torch.equal(same.parameters, state.parameters)
     assert not torch.equal(following.parameters, state.parameters)
+
+
+def test_a_charged_sum_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once signatures were shown, a server with colluders may have unmasked: a second sum would be a second release."""
+    plan = plan_of("dp-fedavg")
+    state = world("cnn").start()
+    attempts: list[int] = []
+
+    def vanishing(cohort: list[int], _seed: int, _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
+        attempts.append(attempt)
+        return dict.fromkeys(cohort, stage) if attempt == 0 else {}
+
+    release = secure(plan, dropout=0.1)
+    monkeypatch.setattr(release, "_vanishing", vanishing)
+    stage = secure_sum.Stage.AGREEMENT
+    assert run(state, plan, release)[1].aborted == 0
+    assert attempts == [0, 1]
+    attempts.clear()
+    stage = secure_sum.Stage.REVEAL
+    same, record = run(state, plan, release)
+    assert attempts == [0]
+    assert record.aborted == 1
+    assert torch.equal(same.parameters, state.parameters)
 
 
 def test_opening_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ def work(parameters: Tensor, job: int) -> Tensor:
 
 
 def start(num_workers: int) -> "Workers[int]":
-    return start_workers(work, num_workers=num_workers, most_rows=3, num_params=4)
+    forked = num_workers > 1 and sys.platform == "linux"
+    return start_workers(work, num_workers=num_workers, most_rows=3, num_params=4, processes=forked)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])

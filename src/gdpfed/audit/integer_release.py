@@ -19,7 +19,7 @@ from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, decode, encode, planned_sums
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance, noise_share
 from gdpfed.secure.randomness import SimulatedRandomness
-from gdpfed.secure.server import empty_sum
+from gdpfed.secure.server import empty_sum, missing_noise
 from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
 
 __all__ = ["IntegerRelease"]
@@ -72,11 +72,15 @@ class IntegerRelease:
                     ),
                 )
         for planned, cohort in zip(self._planned, cohorts, strict=True):
+            address = SimulatedRandomness(
+                seed=seed, round_number=state.round_number, client=_SERVER, place=planned.place
+            )
             if not cohort:
-                address = SimulatedRandomness(
-                    seed=seed, round_number=state.round_number, client=_SERVER, place=planned.place
-                )
                 totals[planned.place] = empty_sum(planned, randomness=address)
+            else:
+                totals[planned.place] += missing_noise(
+                    planned, cohort=len(cohort), arrived=len(cohort), tolerance=self._tolerance, randomness=address
+                )
         sums = [
             torch.from_numpy(decode(total, unit=planned.unit))
             for planned, total in zip(self._planned, totals, strict=True)

@@ -1,9 +1,13 @@
 """The second record of every row: a text file that is only ever appended to.
 
 Place: beside the database, under the store. A row is number, kind, hash and body, separated by tabs; a line holds the
-rows that were added together. The store writes and syncs a line before the database commits its rows.
+rows that were added together, and ends with the seal of the head that it makes, as the database's head is sealed:
+rows that only the journal has are believed because of it. The store writes and syncs a line before the database commits
+its rows.
 """
 
+import hashlib
+import hmac
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +19,7 @@ from gdpfed.ledger.chain import GENESIS, Row, row_hash
 __all__ = [
     "JournalRows",
     "companion",
+    "head_seal",
     "journal_line",
     "open_journal",
     "private_opener",
@@ -46,30 +51,55 @@ class JournalRows:
         return self.is_torn or self.num_written > len(self.rows)
 
 
-def journal_line(rows: Sequence[Row]) -> bytes:
+def head_seal(key: bytes, number: int, last_hash: str) -> str:
+    """The MAC of a ledger's length and last hash."""
+    return hmac.new(key, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
+
+
+def journal_line(rows: Sequence[Row], *, key: bytes) -> bytes:
     """Rows that were added together, as one line: a line that was cut off is none of them."""
-    return _BETWEEN.join(f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}".encode() for row in rows) + b"\n"
+    parts = [f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}".encode() for row in rows]
+    return _BETWEEN.join([*parts, head_seal(key, rows[-1].number, rows[-1].hash).encode()]) + b"\n"
 
 
-def read_journal(path: Path) -> JournalRows:
-    """What the journal of a ledger holds.
+def read_journal(path: Path, *, key: bytes | None = None) -> JournalRows:
+    """What the journal of a ledger holds; without the key, seals are not checked.
 
     A last line without its end was never acknowledged: its writer stopped in the middle.
     """
     journal = companion(path, "journal")
     content = journal.read_bytes() if journal.is_file() else b""
     *lines, rest = content.split(b"\n")
-    written = [part for line in lines for part in line.split(_BETWEEN)]
     rows: list[Row] = []
-    previous = GENESIS
-    for part in written:
+    num_written, is_whole = 0, True
+    for line in lines:
+        # A line without a seal is all rows: named as such, and not believed where there is a key.
+        *parts, last = line.split(_BETWEEN)
+        parts, seal = (parts, last) if b"\t" not in last else ([*parts, last], b"")
+        num_written += max(len(parts), 1)
+        added = _following(rows, parts) if is_whole else None
+        if added is None or (key is not None and not _is_sealed(added[-1], seal, key)):
+            is_whole = False
+            continue
+        rows += added
+    return JournalRows(rows=rows, num_written=num_written, is_torn=bool(rest))
+
+
+def _following(before: list[Row], parts: list[bytes]) -> list[Row] | None:
+    """The rows of a line, if they follow those before."""
+    added: list[Row] = []
+    previous = before[-1].hash if before else GENESIS
+    for number, part in enumerate(parts, start=len(before) + 1):
         row = _parsed(part)
-        number = len(rows) + 1
         if row is None or row.number != number or row.hash != row_hash(previous, number, row.kind, row.body):
-            break
+            return None
         previous = row.hash
-        rows.append(row)
-    return JournalRows(rows=rows, num_written=len(written), is_torn=bool(rest))
+        added.append(row)
+    return added or None
+
+
+def _is_sealed(row: Row, seal: bytes, key: bytes) -> bool:
+    return hmac.compare_digest(seal, head_seal(key, row.number, row.hash).encode())
 
 
 def _parsed(line: bytes) -> Row | None:
@@ -90,12 +120,12 @@ def open_journal(path: Path) -> IO[bytes]:
     return open(companion(path, "journal"), "ab", buffering=0, opener=private_opener)
 
 
-def rewrite_journal(path: Path, rows: Sequence[Row]) -> None:
+def rewrite_journal(path: Path, rows: Sequence[Row], *, key: bytes) -> None:
     """Replaces the journal, whole or not at all."""
     journal = companion(path, "journal")
     part = companion(path, "journal.part")
     with open(part, "wb", opener=private_opener) as file:
-        file.writelines(journal_line([row]) for row in rows)
+        file.writelines(journal_line([row], key=key) for row in rows)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, journal)

@@ -60,6 +60,7 @@ class Ledger:
     def __init__(self, store: Store, state: LedgerState) -> None:
         self._store = store
         self.state = state
+        self._num_applied = len(store.rows)
 
     @classmethod
     def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
@@ -116,9 +117,12 @@ class Ledger:
         return self._store
 
     def _write(self, entries: Sequence[Entry]) -> None:
+        if self._num_applied != len(self._store.rows):
+            raise PrivacyError("a row was written and not counted (it stopped in the middle): open it again")
         stamped = [(kind, {**content, "at": _now()}) for kind, content in entries]
         for row in self._store.append(stamped):
             self.state.apply(row)
+        self._num_applied = len(self._store.rows)
 
     # Clients.
 
@@ -182,12 +186,11 @@ class Ledger:
             raise InputError(
                 f"expected a group for each of {len(found)} clients of {population!r}, got {len(assignment)}"
             )
-        groups = np.asarray(assignment).astype(np.int16)
-        gone = found.has_left & (groups >= 0)
-        if gone.any():
-            raise PrivacyError(
-                f"client {found.label(int(np.argmax(gone)))!r} has left population {population!r}: leave it out"
-            )
+        given = np.asarray(assignment)
+        if not ((given >= -1) & (given < len(plan.groups))).all():
+            raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
+        groups = given.astype(np.int16)
+        _check_present(found, groups)
         check_admission(self.state, found, plan, groups, run=name)
         content = {
             "run": name,
@@ -205,9 +208,12 @@ class Ledger:
         found = self.state.run(run)
         places = found.population.places(clients)
         number = found.group_number(group)
+        if not found.is_open:
+            raise PrivacyError(f"run {run!r} is closed: start another")
         assignment = np.full(len(found.population), -1, dtype=np.int16)
         assignment[places] = number
         self.state.check_groups(found, assignment)
+        _check_present(found.population, assignment)
         rest = dataclasses.replace(found.plan, num_rounds=max(found.held(number), 1))
         check_admission(self.state, found.population, rest, assignment, run=run)
         self._write([("enrol", {"run": run, "clients": pack(places), "group": group})])
@@ -321,6 +327,9 @@ class Ledger:
 
     def _commit(self, attempt: Attempt, participants: NDArray[Any]) -> None:
         found = self.state.run(attempt.run)
+        if not found.is_open:
+            # What it held is free again, and another run may have it.
+            raise PrivacyError(f"run {attempt.run!r} was closed after {attempt} was reserved: it cannot be charged")
         content = self._charge_content(attempt, participants)
         # Budgets may have been tightened since the reservation.
         self._check_budget(found, found.group_number(attempt.group), pending=0)
@@ -348,6 +357,14 @@ class Ledger:
         """An attempt as it stands now."""
         found = self.state.run(run)
         return found.attempts_of(round_number, found.group_number(group))[attempt]
+
+
+def _check_present(population: Population, assignment: NDArray[np.int16]) -> None:
+    gone = population.has_left & (assignment >= 0)
+    if gone.any():
+        raise PrivacyError(
+            f"client {population.label(int(np.argmax(gone)))!r} has left population {population.name!r}: leave it out"
+        )
 
 
 def _faults(fault: FaultPoint | None) -> dict[str, Any]:

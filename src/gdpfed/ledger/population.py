@@ -118,6 +118,7 @@ class Population:
         self.precision = np.concatenate([self.precision, np.zeros(count)])
         self.class_of = np.concatenate([self.class_of, np.full(count, len(self.classes), dtype=np.int32)])
         self.classes.append(())
+        self._strictest.clear()
 
     def check_tighter(self, places: IntArray, *, epsilon: float | None, delta: float | None) -> None:
         """Raises PrivacyError if a budget would be raised."""

@@ -190,7 +190,8 @@ class LedgerState:
         if plan_hash(plan) != content["plan_hash"]:
             raise PrivacyError("the plan does not match its hash")
         assignment = unpack(content["assignment"]).astype(np.int16)
-        if len(assignment) != len(population) or assignment.max(initial=-1) >= len(plan.groups):
+        within = (assignment >= -1) & (assignment < len(plan.groups))
+        if len(assignment) != len(population) or not within.all():
             raise PrivacyError("the assignment does not match the population and the plan")
         run = Run(
             name=content["run"],
@@ -267,6 +268,8 @@ class LedgerState:
     def _apply_charge(self, content: dict[str, Any]) -> None:
         run = self.run(content["run"])
         group = run.group_number(content["group"])
+        if not run.is_open:
+            raise PrivacyError(f"run {run.name!r} is closed: it can no longer be charged")
         taking_part = unpack_places(content["clients"])
         check_participants(run, group, taking_part)
         self._move(content, "charged")

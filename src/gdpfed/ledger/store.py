@@ -3,7 +3,7 @@
 Place: under the ledger; knows rows, not their meaning.
 
     PATH           SQLite (WAL, synchronous=FULL): the rows, and the sealed head (their number, the last hash, a MAC)
-    PATH.journal   the same rows as lines, appended and synced before the database commits
+    PATH.journal   the same rows as lines, each sealed like the head; appended and synced before the database commits
     PATH.lock      locked by the one process that may write
     PATH.key       32 secret bytes: seals the head, signs receipts. Keep a copy elsewhere
 
@@ -26,11 +26,11 @@ a forger who has the key.
 
 import contextlib
 import fcntl
-import hashlib
 import hmac
 import os
 import secrets
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following
 from gdpfed.ledger.journal import (
     companion,
+    head_seal,
     journal_line,
     open_journal,
     private_opener,
@@ -48,7 +49,7 @@ from gdpfed.ledger.journal import (
     write_all,
 )
 
-__all__ = ["KEY_BYTES", "FaultPoint", "Store", "head_seal", "read_key"]
+__all__ = ["KEY_BYTES", "FaultPoint", "Store", "read_key"]
 
 KEY_BYTES = 32
 _APPLICATION = 0x67647066
@@ -65,13 +66,12 @@ _SCHEMA = (
 FaultPoint = Callable[[str], None]
 
 
+# Those of this process.
+_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
 def _no_fault(point: str) -> None:
     del point
-
-
-def head_seal(key: bytes, number: int, last_hash: str) -> str:
-    """The MAC of a ledger's length and last hash."""
-    return hmac.new(key, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
 
 
 def read_key(path: Path) -> bytes:
@@ -100,6 +100,7 @@ class Store:
         self._broken = ""
         self._database: sqlite3.Connection | None = None
         self._journal: IO[bytes] | None = None
+        _stores.add(self)
 
     @classmethod
     def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = _no_fault) -> "Store":
@@ -107,6 +108,7 @@ class Store:
         if path.exists() or companion(path, "journal").exists():
             raise InputError(f"{str(path)!r} exists already: a ledger is never overwritten; choose another name")
         with _explained(path):
+            made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _locked(path)
             key_file = key_file or companion(path, "key")
@@ -126,7 +128,8 @@ class Store:
             # So that the tables never depend on the log.
             store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             store._journal = open_journal(path)
-            sync_folder(path.parent)
+            for folder in {path.parent, key_file.parent, *(folder.parent for folder in made)}:
+                sync_folder(folder)
         return store
 
     @classmethod
@@ -145,8 +148,10 @@ class Store:
                 if len(journal) > len(known):
                     store._insert(journal[len(known) :])
                 if damaged or len(journal) < len(known):
-                    rewrite_journal(path, rows)
+                    rewrite_journal(path, rows, key=key)
                 store._journal = open_journal(path)
+                # It may have been made just now.
+                sync_folder(path.parent)
             except BaseException:
                 lock.close()
                 raise
@@ -156,8 +161,8 @@ class Store:
     def read(cls, path: Path, *, key_file: Path | None = None) -> "Store":
         """A snapshot of the rows. Needs no lock; without the key the seal is not checked."""
         _expect_ledger(path)
-        key_file = key_file or companion(path, "key")
-        key = read_key(key_file) if key_file.exists() else None
+        own = companion(path, "key")
+        key = read_key(key_file or own) if key_file is not None or own.exists() else None
         with _explained(path), contextlib.closing(_connected(path, read_only=True)) as database:
             # The database first: a writer adds to the journal before.
             known, journal, damaged = _both_records(path, database, key)
@@ -185,7 +190,7 @@ class Store:
 
         Whatever fails leaves the store unusable: it has to be opened again, so that nothing goes on by mistake.
         """
-        if self._journal is None or self._database is None:
+        if self._journal is None or self._database is None or self._key is None:
             raise InputError("expected a ledger opened to write, got a snapshot: open it without another writer")
         if self._broken:
             raise PrivacyError(f"the ledger could not be written ({self._broken}): open it again before going on")
@@ -199,7 +204,7 @@ class Store:
         try:
             self._broken = "it stopped in the middle"
             self._fault(f"{point}:before-journal")
-            lines = journal_line(added)
+            lines = journal_line(added, key=self._key)
             half = len(lines) // 2
             write_all(self._journal, lines[:half])
             self._fault(f"{point}:torn-journal")
@@ -217,8 +222,8 @@ class Store:
                 f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released. Make room, "
                 f"then open the ledger again"
             ) from None
-        self._broken = ""
         self.rows += added
+        self._broken = ""
         return added
 
     def _insert(self, rows: Sequence[Row], *, point: str = "recover") -> None:
@@ -251,6 +256,21 @@ class Store:
             if file is not None:
                 file.close()
         self._database = self._journal = self._lock = None
+
+
+def _let_go_in_child() -> None:
+    """A forked process inherits the lock, and would hold it after its parent's death: there is one writer, the parent.
+
+    Closing the child's copy does not unlock the parent's. The database is left alone: SQLite forbids its use here.
+    """
+    for store in list(_stores):
+        for file in (store._journal, store._lock):
+            if file is not None:
+                file.close()
+        store._journal = store._lock = None
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _reason(error: BaseException) -> str:
@@ -318,7 +338,7 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
         raise PrivacyError(f"{str(path)!r} is no ledger, or is damaged ({error}): restore a copy") from None
     known = checked_chain(found, source=repr(str(path)))
     _check_head(path, known, head, key)
-    second = read_journal(path)
+    second = read_journal(path, key=key)
     lines, claimed = second.rows, second.num_written
     journal = str(companion(path, "journal"))
     for ours, theirs in zip(known, lines, strict=False):
@@ -329,8 +349,8 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
             )
     if len(lines) < claimed > len(known):
         raise PrivacyError(
-            f"row {len(lines) + 1} of {journal!r} is damaged, and {str(path)!r} ends at row {len(known)} of {claimed}: "
-            f"rows are lost; restore a copy of one of them"
+            f"row {len(lines) + 1} of {journal!r} is damaged or not sealed with this key, and {str(path)!r} "
+            f"ends at row {len(known)} of {claimed}: rows are lost; restore a copy of one of them"
         )
     return known, lines, second.is_damaged
 

@@ -138,11 +138,11 @@ def _promised(data: ReportData) -> str:
         f"<p>What each group of <b>{escape(best.label)}</b>{chosen} was promised, and what training spent, against two "
         f"adversaries. Epsilons are rounded up. The unit of protection is one client, added or removed.</p>"
         f'<div class="cards" style="--columns:{min(in_a_row, len(best.costs))}">{cards}</div>'
-        '<div class="who"><p><b>Whoever sees the models</b> (another client, a user, the public) gets every released '
-        "model, and does not know who took part in which round. That secret makes each round cheaper, and the promise "
-        "is made against this adversary.</p><p><b>The server</b> draws the sample, so it knows who took part. Against "
-        "it, each participation costs in full, and the promise does not hold: its epsilon is what a client trusts the "
-        "server with.</p></div>"
+        '<div class="who"><p><b>Whoever sees the models</b> (a user, the public) gets every released model, and does '
+        "not know who took part in which round. That secret makes each round cheaper, and the promise is made against "
+        "this adversary.</p><p><b>The server</b> draws the sample, so it knows who took part; so do the other clients "
+        "of a secure sum. Against it, each participation costs in full, and the promise does not hold: its epsilon is "
+        "what a client trusts the server with.</p></div>"
         + _figure(
             data,
             "figure-promises",

@@ -115,6 +115,13 @@ def joined_run(
         raise PrivacyError(
             f"the ledger has run {link.run!r} with another plan: restore plan.toml, or start another run"
         )
+    elif known.population is not population:
+        raise PrivacyError(
+            f"the ledger has run {link.run!r} in population {known.population.name!r}, not {link.population!r}: start "
+            f"another run"
+        )
+    elif not np.array_equal(known.assignment[places], assignment):
+        raise PrivacyError(f"the ledger has run {link.run!r} with clients in other groups: start another run")
     return places
 
 

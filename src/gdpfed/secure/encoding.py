@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance
+from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
+from gdpfed.secure.session import LARGEST_COHORT
 
 __all__ = ["ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
 
@@ -56,6 +57,7 @@ class PlannedSum:
     num_params: int
     unit: float
     noise_variance: int
+    released_variance: int
     largest_cohort: int
     encodings: tuple[ClientEncoding, ...]
 
@@ -97,12 +99,17 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
     # Of a pooled plan's groups, whose stds agree to 1e-9, the largest.
     std = max(Fraction(group.noise_multiplier) * reach for group, reach in zip(groups, reaches, strict=True))
     cohort = largest_cohort(groups)
-    excess = tolerance.excess(cohort)
+    if cohort > LARGEST_COHORT:
+        raise InputError(
+            f"expected cohorts of at most {LARGEST_COHORT} clients, which a roster can list, got up to {cohort}: lower "
+            f"the participation"
+        )
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):
         unit = _power_of_two(max(reaches) / 2**bits)
         bounds = [math.floor(reach / unit) for reach in reaches]
         noise_variance = math.ceil((std / unit) ** 2) + ROUNDING_VARIANCE
-        if cohort * max(bounds) + _NOISE_STDS * math.sqrt(noise_variance * excess) < _HALF_MODULUS:
+        released = released_variance(total_variance=noise_variance, largest_cohort=cohort, tolerance=tolerance)
+        if cohort * max(bounds) + _NOISE_STDS * math.sqrt(released) < _HALF_MODULUS:
             break
     else:
         raise InputError(
@@ -110,12 +117,15 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
             f"{cohort} clients at noise multipliers up to {max(group.noise_multiplier for group in groups):.3g}: lower "
             f"the participation"
         )
+    # The largest cohort has the smallest shares: refused now, not when it is drawn.
+    noise_share(total_variance=noise_variance, cohort=cohort, tolerance=tolerance, num_params=num_params)
     return PlannedSum(
         place=place,
         groups=members,
         num_params=num_params,
         unit=float(unit),
         noise_variance=noise_variance,
+        released_variance=released,
         largest_cohort=cohort,
         encodings=tuple(
             ClientEncoding(
@@ -153,8 +163,11 @@ def encode(update: Any, encoding: ClientEncoding) -> NDArray[np.int64]:
         if not math.isfinite(norm):
             return nothing
         factor = encoding.clip_norm * _SAFETY / norm if norm > encoding.clip_norm else 1.0
-        steps = np.trunc(values * factor * encoding.scale / encoding.unit).astype(np.int64)
-    return _bounded(steps, encoding.norm_bound)
+        scaled = np.trunc(values * factor * encoding.scale / encoding.unit)
+        # Squares that underflow leave a norm of zero, and the whole numbers' square must fit into 64 bits.
+        if not float(np.square(scaled).sum()) <= 4.0 * encoding.norm_bound**2:
+            return nothing
+    return _bounded(scaled.astype(np.int64), encoding.norm_bound)
 
 
 def _bounded(steps: NDArray[np.int64], norm_bound: int) -> NDArray[np.int64]:

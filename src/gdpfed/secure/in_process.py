@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.secure.client import SecureClient
+from gdpfed.secure.encoding import PlannedSum
+from gdpfed.secure.randomness import Randomness
 from gdpfed.secure.server import SecureServer
 
 __all__ = ["InProcessSum", "Stage"]
@@ -38,6 +40,7 @@ class InProcessSum:
         for client in self._present(Stage.KEYS):
             server.receive_advertisement(clients[client].advertise())
         self._waiting: dict[int, bytes] = {}
+        self.is_charged = False
 
     def _present(self, stage: Stage, among: Iterable[int] | None = None) -> list[int]:
         chosen = self._clients if among is None else among
@@ -56,12 +59,17 @@ class InProcessSum:
             self._server.receive_input(self._clients[client].mask(self._waiting.pop(client), update))
 
     def close(self) -> NDArray[np.uint32]:
-        """Stage 4: the sum of all inputs that arrived."""
+        """Stage 4: the sum of all inputs that arrived. Once ``is_charged`` an abort counts as a release."""
         survivors = self._server.survivors()
         arrived = [client for client in self._present(Stage.AGREEMENT) if client not in self._waiting]
         for client in arrived:
             self._server.receive_agreement(self._clients[client].agree(survivors))
         agreements = self._server.agreements()
+        self.is_charged = True
         for client in self._present(Stage.REVEAL, arrived):
             self._server.receive_revealed(self._clients[client].reveal(agreements))
         return self._server.total()
+
+    def release(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
+        """Stage 4, and the server's noise: what others than the server may see."""
+        return self.close() + self._server.top_up(planned, randomness=randomness)

@@ -16,22 +16,40 @@ The sum of the shares, judged as a continuous Gaussian. Write eta^2 = 25 and s^2
      `log_extra_loss` bounds. With V >= 100 it is below 1e-200 for any model, and refused above 1e-30.
 Truncation to the grid and arithmetic mod 2^32 come before and after the noise, and cost nothing.
 
+The sampled Gaussian of those who only see models has one more premise: the same noise whoever was sampled. The shares
+of n clients sum to n V, which tells n: a ratio of n / (n - dropouts - colluders) is read off a million coordinates to
+0.2 %. With n known a client takes another's place, as in a cohort of fixed size, and moves the sum by 2 C. So the
+server adds noise of its own to what it releases, until the variance is `released_variance` for every cohort and every
+number of survivors, the empty cohort's too. It counts for nothing against the server, and needs not to.
+
 Guarantees (tests of the same name):
   noise_suffices_after_every_tolerated_loss   dropouts and colluders together.
   one_client_carries_all                      a cohort of one adds the whole noise.
   small_shares_are_refused                    where a sum of discrete Gaussians is no longer one.
   extra_loss_is_a_bound                       against convolutions computed number by number.
+  released_variance_is_enough_for_every_cohort   something is left for the server to add, whoever survives.
 """
 
+import functools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
+import numpy as np
 from scipy import stats
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE
+from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 
-__all__ = ["ROUNDING_VARIANCE", "SMALLEST_SHARE_STD", "NoiseShare", "Tolerance", "log_extra_loss", "noise_share"]
+__all__ = [
+    "ROUNDING_VARIANCE",
+    "SMALLEST_SHARE_STD",
+    "NoiseShare",
+    "Tolerance",
+    "log_extra_loss",
+    "noise_share",
+    "released_variance",
+]
 
 # eta^2 above, in grid steps squared.
 ROUNDING_VARIANCE = 25
@@ -80,10 +98,23 @@ class Tolerance:
         wanted = int(stats.binom.ppf(1 - self.abort_rate, cohort, self.dropout_rate))
         return min(wanted, cohort - self.quorum(cohort))
 
-    def excess(self, largest_cohort: int) -> float:
+    def excess(self, largest_cohort: int) -> Fraction:
         """The largest ratio of noise variance with nobody lost to that planned, over cohorts up to this size."""
-        sizes = {*range(1, min(largest_cohort, 200) + 1), largest_cohort}
-        return max(float(size / (size - self.dropouts(size) - self.colluders(size))) for size in sizes)
+        return _excess(self, largest_cohort)
+
+
+@functools.lru_cache(maxsize=256)
+def _excess(tolerance: Tolerance, largest_cohort: int) -> Fraction:
+    """Of all sizes at once: one by one the quantiles would take seconds."""
+    sizes = np.arange(1, largest_cohort + 1)
+    colluders = np.minimum(np.ceil(tolerance.colluding_fraction * sizes).astype(np.int64), sizes - 1)
+    dropouts = np.zeros_like(sizes)
+    if tolerance.dropout_rate:
+        wanted = stats.binom.ppf(1 - tolerance.abort_rate, sizes, tolerance.dropout_rate).astype(np.int64)
+        dropouts = np.minimum(wanted, sizes - ((sizes + colluders) // 2 + 1))
+    left = sizes - dropouts - colluders
+    most = int(np.argmax(sizes / left))
+    return Fraction(int(sizes[most]), int(left[most]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +170,13 @@ def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_p
     if log_extra_loss(share_variance=share.variance, num_shares=cohort, num_params=num_params) > _LARGEST_LOG_LOSS:
         raise PrivacyError("the sum of the noise shares is too far from a Gaussian: use a finer grid or more noise")
     return share
+
+
+def released_variance(*, total_variance: int, largest_cohort: int, tolerance: Tolerance) -> int:
+    """Of the noise in what is released: the most that a cohort's shares sum to, and a little for the server to add."""
+    # Each share is rounded up, by less than 1.
+    most = math.ceil(total_variance * tolerance.excess(largest_cohort)) + largest_cohort
+    return most + SMALLEST_VARIANCE
 
 
 def log_extra_loss(

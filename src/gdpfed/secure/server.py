@@ -12,15 +12,17 @@ anything is unmasked.
                 receive_revealed          ->  total()
 
 From `agreements()` on the sum can be unmasked: a ledger is charged before those bytes leave the server. Masked inputs
-are added up as they come: memory does not grow with the cohort. An empty cohort has no protocol: `empty_sum` is the
-noise alone, drawn by the server, which knows then that nobody took part.
+are added up as they come: memory does not grow with the cohort. What is released is `total()` plus `top_up()`, whose
+variance does not tell how many took part. An empty cohort has no protocol: `empty_sum` is the noise alone, drawn by the
+server, which knows then that nobody took part.
 
 Guarantees (tests of the same name):
   masked_sum_is_the_plain_sum            bit for bit, whoever is lost at whatever stage.
   one_dropout_more_aborts                before anything is unmasked.
   a_bad_message_changes_nothing          of the server's state; its sender can still send the right one.
   a_wrong_share_is_noticed               the sum is aborted rather than wrong.
-  an_empty_cohort_is_noise               of the planned variance.
+  an_empty_cohort_is_noise               of the variance of every other release.
+  released_variance_does_not_tell_the_cohort   whatever its size, and whoever survived.
 """
 
 from collections.abc import Iterable
@@ -33,23 +35,39 @@ from gdpfed.secure import masks, messages
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.graph import topology
-from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.noise_shares import Tolerance, noise_share
 from gdpfed.secure.primitives import AgreementKey, sign, signing_public, verified
 from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import restore
 
-__all__ = ["AbortedError", "SecureServer", "empty_sum"]
+__all__ = ["AbortedError", "SecureServer", "empty_sum", "missing_noise"]
 
 
 class AbortedError(GdpfedError):
-    """Too few clients are left: the sum is given up, nothing was unmasked, and another attempt needs fresh keys."""
+    """Too few clients are left: the sum is given up, and another attempt needs fresh keys.
+
+    Raised by `total`, after `agreements` left the server, it counts as a release: with its colluders' shares the server
+    may unmask what it could not without.
+    """
 
 
 def empty_sum(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
-    """What an empty cohort releases: noise of the planned variance."""
+    """What an empty cohort releases: noise of the variance of every other release."""
     stream = (randomness or SystemRandomness()).stream("noise")
-    return discrete_gaussian(planned.num_params, variance=planned.noise_variance, stream=stream).astype(np.uint32)
+    return discrete_gaussian(planned.num_params, variance=planned.released_variance, stream=stream).astype(np.uint32)
+
+
+def missing_noise(
+    planned: PlannedSum, *, cohort: int, arrived: int, tolerance: Tolerance, randomness: Randomness | None = None
+) -> NDArray[np.uint32]:
+    """What the server adds to a sum of ``arrived`` inputs, so that its variance does not tell the cohort's size."""
+    share = noise_share(
+        total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=planned.num_params
+    )
+    missing = planned.released_variance - arrived * share.variance
+    stream = (randomness or SystemRandomness()).stream("noise")
+    return discrete_gaussian(planned.num_params, variance=missing, stream=stream).astype(np.uint32)
 
 
 class SecureServer:
@@ -248,6 +266,16 @@ class SecureServer:
                     )
                     masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
         return total
+
+    def top_up(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
+        """The server's noise, to be added to `total` before anyone sees it: the variance must not tell the cohort."""
+        return missing_noise(
+            planned,
+            cohort=self._expect(self._roster_hash).topology.cohort,
+            arrived=len(self._arrived),
+            tolerance=self._tolerance,
+            randomness=randomness,
+        )
 
     def _secrets(self, roster: messages.Roster) -> dict[int, bytes]:
         """Of every sharer exactly one secret: put together, and checked."""

@@ -3,7 +3,9 @@
 Place: in `rounds.run_round`, instead of `float_release`. For each sum of the plan (one for each group, or one for all
 if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
 stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
-noise, up to five times; then nothing is released of it in this round. The noise of an empty cohort is the server's.
+noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. Then nothing
+of it is used in this round. The noise of an empty cohort is the server's, and so is what makes the variance the same
+for all cohorts.
 
 A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
 can be resumed, and is no private release.
@@ -14,7 +16,6 @@ Guarantees (tests of the same name):
   secure_runs_repeat                   the same seed gives the same bytes, also after a resume.
 """
 
-import contextlib
 import hashlib
 from collections.abc import Iterable
 
@@ -65,12 +66,13 @@ class SecureRelease:
     ) -> Released:
         """Trains the clients, and runs a protocol for each sum."""
         totals: dict[int, NDArray[np.uint32]] = {}
+        given_up: set[int] = set()
         clipped = dropped = vanished = 0
         for attempt in range(MAX_ATTEMPTS):
-            running: dict[int, InProcessSum] = {}
+            running: dict[int, tuple[PlannedSum, InProcessSum]] = {}
             taking_part: list[int] = []
             for planned in self._planned:
-                if planned.place in totals:
+                if planned.place in totals or planned.place in given_up:
                     continue
                 cohort = [int(client) for client in clients if assignment[client] in planned.groups]
                 vanish = self._vanishing(cohort, seed, state.round_number, attempt)
@@ -82,21 +84,23 @@ class SecureRelease:
                     continue
                 opened = self._opened(session, planned, assignment, cohort, vanish, seed)
                 if opened is not None:
-                    running[planned.place] = opened
-            sums = {group: running.get(planned.place) for planned in self._planned for group in planned.groups}
+                    running[planned.place] = (planned, opened)
+            sums = {group: opened for planned, opened in running.values() for group in planned.groups}
             for chunk, moved in updates(state.parameters, np.array(sorted(taking_part), dtype=np.int64)):
                 for client, row, length in zip(chunk.tolist(), moved, mechanism.norms(moved).tolist(), strict=True):
                     group = int(assignment[client])
                     if attempt == 0:
                         dropped += not np.isfinite(length)
                         clipped += bool(np.isfinite(length) and length > plan.groups[group].clip_norm)
-                    found = sums[group]
-                    if found is not None:
-                        found.contribute(client, row.numpy())
-            for place, opened in running.items():
-                with contextlib.suppress(AbortedError):
-                    totals[place] = opened.close()
-            if len(totals) == len(self._planned):
+                    if group in sums:
+                        sums[group].contribute(client, row.numpy())
+            for place, (planned, opened) in running.items():
+                server = _address(self._session(state, planned, attempt), _SERVER, seed)
+                try:
+                    totals[place] = opened.release(planned, randomness=server)
+                except AbortedError:
+                    given_up |= {place} if opened.is_charged else set()
+            if len(totals) + len(given_up) == len(self._planned):
                 break
         return Released(
             sums=sparsified(plan, self._decoded(totals)),
@@ -117,7 +121,7 @@ class SecureRelease:
         )
 
     def _decoded(self, totals: dict[int, NDArray[np.uint32]]) -> list[torch.Tensor]:
-        """Zero for a sum that was given up: nothing was released, and nothing is charged."""
+        """Zero for a sum that was given up: nothing of it is used."""
         return [
             torch.from_numpy(decode(totals[planned.place], unit=planned.unit))
             if planned.place in totals

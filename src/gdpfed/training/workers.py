@@ -1,4 +1,4 @@
-"""Work on all cores: forked processes where there is fork, threads elsewhere.
+"""Work on all cores: forked processes where forking is safe, threads elsewhere.
 
 Place: below the cohort trainer, which cuts a cohort into jobs. Many small operations hold the interpreter's lock in
 turn, so threads get in each other's way; processes do not. They are forked, so they share the data as it is and any
@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -45,9 +46,17 @@ class Workers(Protocol[Taken]):
         """Ends them."""
 
 
-def start_workers(work: Work[Job], *, num_workers: int, most_rows: int, num_params: int) -> Workers[Job]:
-    """``num_workers`` processes or threads; a result has ``most_rows`` rows of ``num_params`` numbers at most."""
-    if num_workers > 1 and sys.platform == "linux":
+def start_workers(
+    work: Work[Job], *, num_workers: int, most_rows: int, num_params: int, processes: bool | None = None
+) -> Workers[Job]:
+    """``num_workers`` processes or threads; a result has ``most_rows`` rows of ``num_params`` numbers at most.
+
+    Processes on Linux, and only where this process has no other threads: a child forked beside them may wait for ever
+    for a lock that one of them held.
+    """
+    if processes is None:
+        processes = num_workers > 1 and sys.platform == "linux" and threading.active_count() == 1
+    if processes:
         return _Processes(work, num_workers=num_workers, most_rows=most_rows, num_params=num_params)
     return _Threads(work, num_workers=num_workers)
 
