@@ -62,8 +62,8 @@ def test_figures_stand_where_the_paper_has_them() -> None:
 def test_shared_cells_are_the_same_runs() -> None:
     main = {cell.method.label: task_to_toml(cell.task) for cell in cells_of(EXPERIMENTS["main"], "fmnist")}
     shared = {
-        ("convergence", ""): {}, ("steps", "1"): {}, ("models", "cnn2"): {}, ("preferences", "2:2:2"): {}, ("clipping", "1x"): {},
-        ("budgets", "1x"): {},
+        ("convergence", ""): {}, ("steps", "1"): {}, ("preferences", "2:2:2"): {}, ("clipping", "1x"): {},
+        ("budgets", "1x"): {}, ("models", "cnn2"): {},
         ("sparsification", "0.7,0.8,0.9"): {}, ("sparsification", "1.0,1.0,1.0"): {"gdpfed+": "gdpfed-opc"},
     }  # fmt: skip
     for (name, column), other in shared.items():
