@@ -152,8 +152,11 @@ def _budgets(factor: float) -> Column:
     return change
 
 
-def _model(name: str) -> Column:
-    return lambda task: dataclasses.replace(task, training=dataclasses.replace(task.training, model=name))
+def _model(name: str, width: int | None = None) -> Column:
+    def change(task: Task) -> Task:
+        return dataclasses.replace(task, training=dataclasses.replace(task.training, model=name, model_width=width))
+
+    return change
 
 
 def _step(rate: float) -> Column:
@@ -256,9 +259,10 @@ def _experiments() -> dict[str, Experiment]:
             columns={"1": _same, "2": _step(2.0), "3": _step(3.0)}, paper=_main_figure,
         ),
         Experiment(
-            name="models", title="Another CNN of the same size", varies="model",
+            name="models", title="Other CNNs with two convolutions", varies="model",
             methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
-            columns={"cnn2": _same, "small-cnn": _model("small-cnn")}, paper=_main_figure, datasets=("fmnist",),
+            columns={"cnn2": _same, "small-cnn": _model("small-cnn"), "cnn2, twice as wide": _model("cnn2", 32)},
+            paper=_main_figure, datasets=("fmnist",),
         ),
         Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",
