@@ -132,7 +132,7 @@ def test_a_fixed_batch_is_cut_once_and_trains_the_same() -> None:
     where = world("cnn")
     fixed = dataclasses.replace(where, local=dataclasses.replace(where.local, batch_size=14))
     trainer = CohortTrainer(fixed.model, fixed.data, fixed.local, num_workers=1)
-    assert trainer._fixed
+    assert trainer._trainer.is_fixed
     trainer.close()
     found = updates(fixed)
     for client in (0, 1, 2):
@@ -221,7 +221,7 @@ def test_a_lonely_or_empty_cohort() -> None:
 def test_large_models_come_in_small_blocks() -> None:
     data = ClientData(inputs=torch.zeros(4, 3, 32, 32), labels=torch.zeros(4, dtype=torch.long), members=[np.arange(4)])
     trainer = CohortTrainer(build_model("resnet18", seed=0), data, LocalTraining(), num_workers=1)
-    assert trainer._block == 1
+    assert trainer._most_clients == 1
     trainer.close()
 
 
