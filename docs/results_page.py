@@ -24,6 +24,7 @@ _PAPER_PLACES = {
     "main": "main table",
     "convergence": "convergence figure",
     "steps": "none: ours, beside its main table",
+    "models": "none: ours, beside its main table",
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",

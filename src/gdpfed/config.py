@@ -43,7 +43,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
     """Makes a ``cls`` (a dataclass) from the keys of ``mapping``."""
     hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # a dataclass
     for key in mapping:
         if key not in fields:
             raise InputError(f"unknown key {key!r} in {source}{suggestion(key, fields)}")

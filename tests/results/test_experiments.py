@@ -63,7 +63,7 @@ def test_shared_cells_are_the_same_runs() -> None:
     main = {cell.method.label: task_to_toml(cell.task) for cell in cells_of(EXPERIMENTS["main"], "fmnist")}
     shared = {
         ("convergence", ""): {}, ("steps", "1"): {}, ("preferences", "2:2:2"): {}, ("clipping", "1x"): {},
-        ("budgets", "1x"): {},
+        ("budgets", "1x"): {}, ("models", "cnn2"): {},
         ("sparsification", "0.7,0.8,0.9"): {}, ("sparsification", "1.0,1.0,1.0"): {"gdpfed+": "gdpfed-opc"},
     }  # fmt: skip
     for (name, column), other in shared.items():
@@ -72,7 +72,7 @@ def test_shared_cells_are_the_same_runs() -> None:
         for cell in found:
             assert task_to_toml(cell.task) == main[other.get(cell.method.label, cell.method.label)]
     everything = {task_to_toml(cell.task) for name in EXPERIMENTS for cell in cells_of(EXPERIMENTS[name], "fmnist")}
-    assert len(everything) == 71
+    assert len(everything) == 75
 
 
 def test_columns_change_what_they_say() -> None:
@@ -121,3 +121,11 @@ def test_scales() -> None:
         Scale(name="smok")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="did you mean 'clipping'"):
         experiment_of("cliping")
+
+
+def test_an_experiment_has_its_own_data_sets() -> None:
+    found = {
+        dataset: {cell.task.training.model for cell in cells_of(EXPERIMENTS["models"], dataset)} for dataset in PRESETS
+    }
+    assert found.pop("fmnist") == {"cnn2", "small-cnn"}
+    assert set(map(len, found.values())) == {0}

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -110,3 +111,16 @@ def _state(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+@LINUX
+def test_forks_beside_no_busy_thread() -> None:
+    """A thread that computes is waited for; that one has ended for Python says nothing."""
+    left, right, done = torch.ones(2000, 2000), torch.ones(2000, 2000), []
+    busy = threading.Thread(target=lambda: done.append(torch.mm(left, right)))
+    busy.start()
+    workers = start(2)
+    assert done
+    assert [float(rows[0, 0]) for rows in workers.run(torch.zeros(4), range(7))] == list(range(7))
+    workers.close()
+    busy.join()

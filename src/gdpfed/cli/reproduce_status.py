@@ -49,7 +49,7 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """What is done, what is missing, and the time it would take; plans and trains nothing."""
-    chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]
+    chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]  # checked by it
     asked = asked_of(
         tuple(EXPERIMENTS),
         datasets=datasets,

@@ -211,7 +211,7 @@ def _command(name: str) -> Callable[..., None]:
         as_json: options.Json = False,
     ) -> None:
         names = tuple(EXPERIMENTS) if name == "all" else (name,)
-        chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]
+        chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]  # checked by it
         _reproduce(
             asked_of(
                 names,

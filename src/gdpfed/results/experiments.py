@@ -20,7 +20,7 @@ from typing import Any, Literal
 from gdpfed.errors import InputError, suggestion
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.results.paper import paper_tables
-from gdpfed.tasks.task import Task, load_task
+from gdpfed.tasks.task import PRESETS, Task, load_task
 
 __all__ = [
     "DEFAULT_COLUMN", "EXPERIMENTS", "FULL", "SMOKE", "Cell", "Experiment", "Method", "PaperFigure", "Scale",
@@ -98,7 +98,8 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """A table or figure of the paper. ``varies`` names what the columns are, and is empty where there is one."""
+    """A table or figure of the paper. ``varies`` names what the columns are, and is empty where there is one; of other
+    data sets than ``datasets`` it has no cells."""
 
     name: str
     title: str
@@ -106,6 +107,7 @@ class Experiment:
     methods: Sequence[Method]
     columns: Mapping[str, Column]
     paper: Callable[[str, str, str], PaperFigure | None]
+    datasets: Sequence[str] = tuple(PRESETS)
 
 
 def _same(task: Task) -> Task:
@@ -148,6 +150,10 @@ def _budgets(factor: float) -> Column:
         return _with_budgets(task, counts, [factor * epsilon for epsilon in epsilons])
 
     return change
+
+
+def _model(name: str) -> Column:
+    return lambda task: dataclasses.replace(task, training=dataclasses.replace(task.training, model=name))
 
 
 def _step(rate: float) -> Column:
@@ -250,6 +256,11 @@ def _experiments() -> dict[str, Experiment]:
             columns={"1": _same, "2": _step(2.0), "3": _step(3.0)}, paper=_main_figure,
         ),
         Experiment(
+            name="models", title="Another CNN of the same size", varies="model",
+            methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
+            columns={"cnn2": _same, "small-cnn": _model("small-cnn")}, paper=_main_figure, datasets=("fmnist",),
+        ),
+        Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",
             methods=_methods("gdpfed+"),
             columns={level: _sparsification(level) for level in paper_tables()["sparsification"]},
@@ -298,6 +309,8 @@ def _scaled(task: Task, dataset: str, scale: Scale) -> Task:
 
 def cells_of(experiment: Experiment, dataset: str, scale: Scale = FULL) -> list[Cell]:
     """Every cell of the experiment on a data set, those that the paper has first."""
+    if dataset not in experiment.datasets:
+        return []
     base = _set(_scaled(load_task(dataset), dataset, scale), accountant="rdp")
     cells = []
     for method in experiment.methods:

@@ -186,8 +186,9 @@ def _planned(job: Job, plan: str | None, out: Path) -> PlannedJob:
 
 
 def _placed(job: Job, plan: str, key: str, folder: Path) -> PlannedJob:
-    asked = {"name": job.name, "task": job.task, "seed": job.seed, "purpose": job.purpose}
-    return PlannedJob(**asked, plan=plan, key=key, folder=folder)  # type: ignore[arg-type]
+    return PlannedJob(
+        name=job.name, task=job.task, seed=job.seed, purpose=job.purpose, plan=plan, key=key, folder=folder
+    )
 
 
 def found_jobs(jobs: Sequence[Job], *, out: Path) -> list[PlannedJob | None]:

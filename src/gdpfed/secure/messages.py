@@ -184,17 +184,20 @@ class Roster:
     entries: tuple[Advertisement, ...]
     signature: bytes = b""
 
-    def signed(self) -> bytes:
-        """What the signature covers."""
+    def _content(self) -> bytes:
         shape = self.topology
         numbers = (shape.degree, shape.threshold, shape.quorum, shape.dropouts, shape.colluders)
         rows = tuple((entry.client, entry.mask_public + entry.seal_public + entry.signature) for entry in self.entries)
         return self.session.encoded() + b"".join(map(_number, numbers)) + _rows(rows)
 
+    def signed(self) -> bytes:
+        """What the signature covers."""
+        return b"gdpfed roster v1\x00" + self._content()
+
     @functools.cached_property
     def digest(self) -> bytes:
         """Names this roster in all later messages."""
-        return hashlib.sha256(b"gdpfed roster v1\x00" + self.signed()).digest()
+        return hashlib.sha256(self.signed()).digest()
 
     @functools.cached_property
     def clients(self) -> tuple[int, ...]:
@@ -217,7 +220,7 @@ class Roster:
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _head(2) + self.signed() + self.signature
+        return _head(2) + self._content() + self.signature
 
     @staticmethod
     def decode(content: bytes) -> "Roster":
@@ -316,7 +319,7 @@ class MaskedInput:
     def decode(content: bytes, *, num_params: int) -> "MaskedInput":
         """From bytes, strictly; the values are a view of them."""
         start = _HEAD.size + HASH_BYTES + 8
-        reader = _Reader(content[:start], kind=5, name="masked input")
+        reader = _Reader(content[:start] if isinstance(content, bytes) else content, kind=5, name="masked input")
         roster, client, length = reader.take(HASH_BYTES), reader.number(), reader.number()
         reader.end()
         if length != num_params or len(content) != start + 4 * num_params:

@@ -90,7 +90,7 @@ def _train_client(
     for batch in batches:
         chosen = torch.from_numpy(batch.copy())
         optimizer.zero_grad()
-        nn.functional.cross_entropy(own(data.inputs[chosen]), data.labels[chosen]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(own(data.inputs[chosen]), data.labels[chosen]).backward()  # type: ignore[no-untyped-call]  # PyTorch
         optimizer.step()
     moved = nn.utils.parameters_to_vector(own.parameters()).detach().double() - state.parameters.double()
     return np.asarray(moved.numpy(), dtype=np.float64)

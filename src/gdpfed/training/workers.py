@@ -8,6 +8,8 @@ Guarantees (tests of the same name):
   results_come_in_order            whoever is done first.
   a_dead_worker_is_noticed         with what to do; nothing waits for ever.
   workers_end_with_their_parent    also when it is killed.
+  forks_beside_no_busy_thread      a thread that is ending may hold a lock of the matrix library: the child of that
+                                   moment would wait for it for ever. Python's join returns before such an end is over.
 """
 
 import contextlib
@@ -16,11 +18,13 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -32,6 +36,7 @@ __all__ = ["Workers", "start_workers"]
 
 Job = TypeVar("Job")
 Taken = TypeVar("Taken", contravariant=True)
+_PATIENCE = 10.0
 # (parameters, job) -> (rows, params) float64
 Work = Callable[[Tensor, Job], Tensor]
 
@@ -56,7 +61,7 @@ def start_workers(
     """
     if processes is None:
         processes = num_workers > 1 and sys.platform == "linux" and threading.active_count() == 1
-    if processes:
+    if processes and _others_settle():
         return _Processes(work, num_workers=num_workers, most_rows=most_rows, num_params=num_params)
     return _Threads(work, num_workers=num_workers)
 
@@ -170,6 +175,27 @@ class _Processes(Workers[Job]):
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _others_settle() -> bool:
+    """Whether every other thread of this process comes to sleep: idle pools do, threads that are ending do soon."""
+    deadline = time.monotonic() + _PATIENCE
+    while not (_others_sleep() and _others_sleep()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _others_sleep() -> bool:
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) != threading.get_native_id():
+            # One that has ended meanwhile is no danger.
+            with contextlib.suppress(OSError):
+                # The name, in brackets, may have spaces; the state follows it.
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] not in "SXZ":
+                    return False
+    return True
 
 
 def _shared(tensor: Tensor) -> Tensor:
