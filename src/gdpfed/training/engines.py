@@ -62,6 +62,21 @@ class Engine:
         if self.ray_address is not None and self.name != "ray":
             raise InputError(f"expected --engine ray with --ray-address {self.ray_address}, got --engine {self.name}")
 
+    @property
+    def place(self) -> str:
+        """In words."""
+        where = "this machine" if self.name == "local" else f"Ray ({self.ray_address or 'the cluster that is there'})"
+        return f"{where}, device {self.device}"
+
+    def check(self) -> None:
+        """Raises InputError where what was asked for is not there, as far as this can be seen without starting."""
+        if self.name == "ray":
+            from gdpfed.training.ray_workers import find
+
+            find(self.ray_address)
+        else:
+            chosen_device(self.device, available=torch.cuda.is_available())
+
     def start(
         self,
         model: nn.Module,
