@@ -1,76 +1,111 @@
 """A real Ray cluster of two nodes on loopback, one for all tests of this file; the last one ends its heart."""
 
+import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
-from gdpfed.errors import GdpfedError, InputError
+from gdpfed.errors import GdpfedError
 from gdpfed.runs.folder import RunFolder, open_run
 from gdpfed.runs.simulate import Progress, simulate
-from gdpfed.tasks.task import Task
+from gdpfed.tasks.task import Task, load_task
+from gdpfed.training.cohort import CohortTrainer, flat_parameters
 from gdpfed.training.engines import Engine
-from tests.runs.conftest import start
+from gdpfed.training.ray_workers import RayWorkers
+from tests.cli.test_cli import call
+from tests.runs.conftest import TINY, start
 from tests.runs.test_simulate import content
 from tests.training.ray_cluster import environment
+from tests.training.worlds import world
 
 ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-c", "from gdpfed.cli import main; main()"]
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs gdpfed[ray]")
 # Ray's sockets and pipes end with the process.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.xdist_group("ray"),
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, Any]]:
-    # Not under pytest's folders: a socket's name has 107 letters at most.
-    folder = Path(tempfile.mkdtemp(prefix="gdpfed-", dir="/tmp"))  # noqa: S108
-    with (folder / "errors.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.ray_cluster", str(folder)],
-            cwd=ROOT,
-            env=environment(folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("{"), (folder / "errors.txt").read_text()[-2000:]
-        yield json.loads(line)
-    finally:
-        process.stdin.close()
+class Nodes:
+    """The cluster's process; started when it is first needed, and again after a test has ended its heart."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self.told: dict[str, Any] = {}
+
+    def start(self) -> dict[str, Any]:
+        if self._process is not None and Path(f"/proc/{self.told['heart']}").exists():
+            return self.told
+        self.stop()
+        # Not under pytest's folders: a socket's name has 107 letters at most.
+        self._folder = Path(tempfile.mkdtemp(prefix="gdpfed-", dir="/tmp"))
+        with (self._folder / "errors.txt").open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.training.ray_cluster", str(self._folder)],
+                cwd=ROOT,
+                env=environment(self._folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("{"), (self._folder / "errors.txt").read_text()[-2000:]
+        self.told = json.loads(line)
+        return self.told
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
         try:
-            process.wait(30)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-        shutil.rmtree(folder, ignore_errors=True)
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._process = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def cluster(nodes: Nodes) -> dict[str, Any]:
+    return nodes.start()
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, bytes]:
     """What the local engine gives."""
-    from gdpfed.tasks.task import load_task
-    from tests.runs.conftest import TINY
-
     folder = tmp_path_factory.mktemp("local")
     (folder / "tiny.toml").write_text(TINY)
     run = start(load_task(str(folder / "tiny.toml")), folder / "run")
@@ -105,15 +140,118 @@ def test_ray_gives_the_bytes_of_the_local_engine(
     assert content(there_and_here.path) == expected
 
 
-def workers_of(cluster: dict[str, Any]) -> list[int]:
-    """The actors' processes, by Ray's name for them."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                title = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if title.startswith(b"ray::_Worker") and _below(int(entry.name), cluster["keeper"]):
-                found.append(int(entry.name))
-    return found
+class Cohort:
+    """A round of 120 clients in chunks of one block, of which somebody has the first."""
+
+    def __init__(self, engine: Engine) -> None:
+        where = world("cnn")
+        self._start = flat_parameters(where.model)
+        self._clients = np.arange(len(where.data.members)).repeat(3)
+        self.trainer = CohortTrainer(
+            where.model, where.data, where.local, num_workers=2, chunk_clients=1, engine=engine
+        )
+
+    def updates(self, in_mid_round: Callable[[], None] = lambda: None) -> Tensor:
+        rows = []
+        for place, (_, moved) in enumerate(self.trainer.updates(self._start, self._clients, seed=3, round_number=1)):
+            rows.append(moved)
+            if place == 1:
+                in_mid_round()
+        return torch.cat(rows)
+
+
+def test_a_killed_ray_worker_changes_nothing(cluster: dict[str, Any]) -> None:
+    """First a worker's process, then the whole second node; each time others do its chunks."""
+    here, there = Cohort(Engine()), Cohort(on(cluster))
+    team = there.trainer._workers
+    assert isinstance(team, RayWorkers)
+
+    def kill_a_worker() -> None:
+        working = [member for member in team._members if member.given]
+        os.kill(working[0].process, signal.SIGKILL)
+
+    try:
+        wanted = here.updates()
+        assert torch.equal(there.updates(), wanted)
+        deaths = []
+        team._replace = lambda *args: (deaths.append(args), RayWorkers._replace(team, *args))  # type: ignore[method-assign,func-returns-value]  # to count
+        assert torch.equal(there.updates(kill_a_worker), wanted)
+        assert len(deaths) == 1
+        assert torch.equal(there.updates(lambda: os.kill(cluster["second"], signal.SIGKILL)), wanted)
+        assert torch.equal(there.updates(), wanted)
+    finally:
+        here.trainer.close()
+        there.trainer.close()
+
+
+def test_errors_of_ray_workers_reach_the_caller(cluster: dict[str, Any]) -> None:
+    """And a worker that computes other bits than this machine is refused."""
+    there = Cohort(on(cluster))
+    team = there.trainer._workers
+    assert isinstance(team, RayWorkers)
+    try:
+        assert team._expected is not None
+        team._expected = dataclasses.replace(team._expected, digest="other", torch="1.0")
+        with pytest.raises(GdpfedError, match=r"other bits than .*torch 1\.0.*install the same versions"):
+            there.updates()
+        team._expected = None
+        with pytest.raises(RuntimeError, match="in a worker of the Ray cluster"):
+            list(team.run(torch.zeros(3), [([np.arange(2)], 0, 0)]))
+        assert len(there.updates()) == 120
+    finally:
+        there.trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--engine", "ray", "--ray-address", "127.0.0.1:{free}"], "nobody answers at 127.0.0.1:.*ray start --head"),
+        (["--engine", "ray", "--ray-address", "nowhere"], "expected --ray-address HOST:PORT"),
+        (["--engine", "rai"], "did you mean 'ray'"),
+        (["--ray-address", "127.0.0.1:1"], "expected --engine ray"),
+        (["--device", "gpu"], "expected device cpu, cuda, auto"),
+        pytest.param(
+            ["--device", "cuda"],
+            "expected a CUDA device here .*--device cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_engines_refuse_what_is_not_there(
+    options: list[str], named: str, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    out = tmp_path / "run"
+    asked = [option.format(free=free) for option in options]
+    code, _, errors = call(capsys, "train", str(tiny_file), "--out", str(out), *asked)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert re.search(named, errors)
+    assert not out.exists()
+
+
+def test_a_cluster_that_is_gone_is_an_error(cluster: dict[str, Any], tiny_file: Path, tmp_path: Path) -> None:
+    tiny_file.write_text(
+        tiny_file.read_text().replace("num_rounds = 6", "num_rounds = 40").replace("every = 2", "every = 40")
+    )
+    ray, alone = tmp_path / "ray", tmp_path / "alone"
+    command = [*COMMAND, "train", str(tiny_file), "--out", str(ray), "--engine", "ray"]
+    process = subprocess.Popen(
+        [*command, "--ray-address", cluster["address"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    limit = time.monotonic() + 60
+    while not (ray / "checkpoint.safetensors").exists():
+        assert time.monotonic() < limit
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(cluster["heart"], signal.SIGKILL)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 2, errors
+    assert time.monotonic() - began < 45
+    assert "does not answer any more: gdpfed resume" in errors
+    assert len(errors.strip().splitlines()) == 1
+    simulate(open_run(ray), num_workers=2)
+    simulate(start(load_task(str(tiny_file)), alone), num_workers=2)
+    assert content(ray) == content(alone)

@@ -1,6 +1,6 @@
 """A Ray cluster of two nodes on loopback: a head and one more, with a core each, until standard input is closed.
 
-    python -m tests.training.ray_cluster FOLDER      one line of JSON: the address, and process ids
+python -m tests.training.ray_cluster FOLDER      one line of JSON: the address, and process ids
 """
 
 import json
@@ -18,6 +18,10 @@ def environment(folder: Path) -> dict[str, str]:
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # A dead node is noticed within 4 seconds instead of 15.
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "3000",
+        "RAY_health_check_failure_threshold": "3",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)]),
     }

@@ -15,10 +15,9 @@ where there is room. A cluster that is gone is an error: the run's folder has al
 Guarantees (tests of the same name):
   ray_gives_the_bytes_of_the_local_engine    on a cluster of two nodes; and a run that began here goes on there.
   a_killed_ray_worker_changes_nothing        SIGKILL in the middle of a round: the same bytes.
-  a_cluster_that_is_gone_is_an_error         one line, soon; and the run is resumed elsewhere to the same bytes.
+  a_cluster_thatis_gone_is_an_error         one line, soon; and the run is resumed elsewhere to the same bytes.
 """
 
-import atexit
 import contextlib
 import hashlib
 import heapq
@@ -67,7 +66,7 @@ class Cluster:
     ray: Any
     address: str
     is_ours: bool
-    _is_gone: bool = False
+    is_gone: bool = False
 
     @property
     def num_cpus(self) -> int:
@@ -84,18 +83,13 @@ class Cluster:
         until = time.monotonic() + _GONE
         while not _answers(self.address):
             if time.monotonic() > until:
-                self._is_gone = True
+                self.is_gone = True
                 raise GdpfedError(f"the Ray cluster at {self.address} does not answer any more: {_RESUME}")
             time.sleep(0.2)
 
     def close(self) -> None:
-        """Ends the connection, if it was made here."""
-        if not self.is_ours:
-            return
-        if self._is_gone:
-            # To say goodbye Ray would wait for the cluster, and then end this process.
-            atexit.unregister(self.ray.shutdown)
-        else:
+        """Ends the connection, if it was made here; some seconds where there is nobody to say goodbye to."""
+        if self.is_ours:
             self.ray.shutdown()
 
 
@@ -158,6 +152,7 @@ class _Proof:
     """Who computed, with what, and what came out."""
 
     host: str
+    process: int
     gdpfed: str
     torch: str
     capability: str
@@ -169,6 +164,7 @@ def _proof(trainer: BlockTrainer, most_clients: int) -> _Proof:
     update = trainer(flat_parameters(trainer.model), ([clients], 0, 0))
     return _Proof(
         host=platform.node(),
+        process=os.getpid(),
         gdpfed=gdpfed.__version__,
         torch=torch.__version__,
         capability=torch.backends.cpu.get_cpu_capability(),
@@ -223,6 +219,7 @@ class _Member:
 
     actor: Any
     owes: Any
+    process: int = 0
     given: dict[Any, int] = field(default_factory=dict)
 
 
@@ -293,8 +290,8 @@ class RayWorkers(Workers[Chunk]):
             except self._ray.exceptions.RayError as error:
                 if getattr(error, "actor_init_failed", False):
                     raise GdpfedError(
-                        f"a worker could not be started in the Ray cluster: {str(error).strip().splitlines()[-1]}; every "
-                        f"node needs gdpfed {gdpfed.__version__} and torch {torch.__version__}, as they are here"
+                        f"a worker could not be started in the Ray cluster: {str(error).strip().splitlines()[-1]}; "
+                        f"every node needs gdpfed {gdpfed.__version__} and torch {torch.__version__}, as they are here"
                     ) from None
                 self._replace(member, waiting, error)
                 continue
@@ -324,7 +321,7 @@ class RayWorkers(Workers[Chunk]):
                 f"use nodes with the same kind of processor, or set ATEN_CPU_CAPABILITY=default and "
                 f"MKL_CBWR=COMPATIBLE everywhere, here too"
             )
-        member.owes = None
+        member.owes, member.process = None, proof.process
 
     def _replace(self, member: _Member, waiting: list[int], error: Exception) -> None:
         """Hands a dead worker's jobs to others, and looks for another worker."""
@@ -344,7 +341,7 @@ class RayWorkers(Workers[Chunk]):
 
     def close(self) -> None:
         """Ends the actors; the cluster stays."""
-        if not self._cluster._is_gone:
+        if not self._cluster.is_gone:
             for member in self._members:
                 with contextlib.suppress(self._ray.exceptions.RayError):
                     self._ray.kill(member.actor)
