@@ -226,6 +226,19 @@ def test_engines_refuse_what_is_not_there(
     assert not out.exists()
 
 
+def test_commands_about_clusters_run(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """Of docs/clusters.md; not 'ray start' and 'ray stop', which would end every other cluster of this machine."""
+    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text(), flags=re.S)
+    lines = [line for line in block.splitlines() if line.startswith(("gdpfed ", "cmp "))]
+    assert len(lines) == 3
+    script = "\n".join(["set -eu", 'gdpfed() { "$PY" -c "from gdpfed.cli import main; main()" "$@"; }', *lines])
+    where = {**os.environ, "PY": sys.executable, "RAY_ADDRESS": cluster["address"]}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=where, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_cluster_that_is_gone_is_an_error(cluster: dict[str, Any], tiny_file: Path, tmp_path: Path) -> None:
     tiny_file.write_text(
         tiny_file.read_text().replace("num_rounds = 6", "num_rounds = 20").replace("every = 2", "every = 20")

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on loopback: a head and one more, with a core each, until standard input is closed.
+"""A Ray cluster of two nodes on loopback, a head and one more, with $CORES cores each (1), until its input is closed.
 
 python -m tests.training.ray_cluster FOLDER      one line of JSON: the address, and process ids
 """
@@ -32,7 +32,11 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     (Path(sys.argv[1]) / "ray").mkdir(exist_ok=True)
-    node: dict[str, Any] = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "object_store_memory": 150 * 2**20}
+    node: dict[str, Any] = {
+        "node_ip_address": "127.0.0.1",
+        "num_cpus": int(os.environ.get("CORES", "1")),
+        "object_store_memory": 400 * 2**20,
+    }
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     second = cluster.add_node(**node)
     heart = cluster.head_node.all_processes["gcs_server"][0].process.pid
