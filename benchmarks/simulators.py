@@ -3,6 +3,7 @@
     python benchmarks/simulators.py [--repeats 3] [--rounds 5] [--only gdpfed,pfl]
     python benchmarks/simulators.py --check      the same mathematics? Without noise, the models must agree to 1e-4.
     python benchmarks/simulators.py --scaling    how gdpfed's time and memory grow with clients and with the cohort
+    python benchmarks/simulators.py --ray        what Ray costs: the local engine and a cluster, same cores, in turns
     python benchmarks/simulators.py --record benchmarks/results/simulators.json      for docs/benchmarks.md
 
 The work is the FMNIST preset's round (`peers/work.py`). Every contestant is a process of its own, pfl and Flower in
@@ -375,6 +376,79 @@ def scaling(*, rounds: int, timeout: float, patience: float) -> None:
             )
 
 
+class RayCluster:
+    """A head and one more node on loopback, which share the cores, for as long as the block lasts."""
+
+    def __enter__(self) -> str:
+        self._folder = tempfile.TemporaryDirectory(prefix="gdpfed-", dir="/tmp")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            "RAY_TMPDIR": self._folder.name,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "OMP_NUM_THREADS": "1",
+            "CORES": str(max(1, CORES // 2)),
+        }
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "tests.training.ray_cluster", self._folder.name],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise SystemExit("no Ray cluster could be started: pip install 'gdpfed[ray]'")
+        return str(json.loads(line)["address"])
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def ray_overhead(*, repeats: int, rounds: int, timeout: float, patience: float, record: Path | None) -> None:
+    """The same rounds by both engines, in turns; prints how much longer they take on Ray."""
+    seconds: dict[str, list[Any]] = {"local": [], "ray": []}
+    norms = set()
+    with RayCluster() as address:
+        for repeat in range(repeats):
+            for engine in ("local", "ray"):
+                where = ["--ray-address", address] if engine == "ray" else []
+                arguments = ["--engine", engine, *where, "--rounds", str(rounds), "--workers", str(2 * (CORES // 2))]
+                wait_for_quiet(patience)
+                result = run_module(
+                    sys.executable, "peers.gdpfed_ray", arguments, ours=True, threads=1, timeout=timeout
+                )
+                seconds[engine].append(result)
+                norms.add(result["result_norm"])
+                median = statistics.median(result["seconds_per_round"])
+                print(f"{repeat + 1}/{repeats} {engine}: {median:.3f} s a round", file=sys.stderr)
+    if len(norms) != 1:
+        raise SystemExit(f"the engines' models differ: norms {sorted(norms)}")
+    found = {}
+    for engine, results in seconds.items():
+        # Of a cluster the neighbours are its own workers, so that nothing can be left out: all rounds count.
+        rows = [spent for each in results for spent in each["seconds_per_round"]]
+        startup = statistics.median(each["startup_seconds"] for each in results)
+        found[engine] = {
+            "rounds": len(rows),
+            "seconds_per_round": round(statistics.median(rows), 4),
+            "fastest": round(min(rows), 4),
+            "startup_seconds": round(startup, 1),
+        }
+        print(f"{engine:6} {found[engine]}")
+    overhead = {key: round(found["ray"][key] / found["local"][key] - 1, 4) for key in ("seconds_per_round", "fastest")}
+    print(f"Ray takes longer by {overhead['seconds_per_round']:.1%} (medians), {overhead['fastest']:.1%} (fastest)")
+    if record is not None:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps({"cores": CORES, **found, "overhead": overhead}, indent=2) + "\n")
+
+
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="gdpfed's simulator against its peers")
@@ -386,6 +460,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="where to keep the table's numbers, as JSON")
     parser.add_argument("--check", action="store_true", help="compare results instead of times")
     parser.add_argument("--scaling", action="store_true", help="growth with clients and cohort instead of peers")
+    parser.add_argument("--ray", action="store_true", help="gdpfed's engines against each other instead of peers")
     given = parser.parse_args()
     # So that whoever ends us ends the contestant too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -393,7 +468,15 @@ def main() -> None:
     chosen = [contestant for contestant in CONTESTANTS if contestant.name.startswith(begins)]
     if not chosen:
         parser.error(f"--only: expected beginnings of {', '.join(item.name for item in CONTESTANTS)}")
-    if given.scaling:
+    if given.ray:
+        ray_overhead(
+            repeats=given.repeats,
+            rounds=given.rounds,
+            timeout=given.timeout,
+            patience=given.patience,
+            record=given.record,
+        )
+    elif given.scaling:
         scaling(rounds=given.rounds, timeout=given.timeout, patience=given.patience)
     elif given.check:
         sys.exit(0 if check(chosen, timeout=given.timeout) else 1)

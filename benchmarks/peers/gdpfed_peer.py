@@ -19,6 +19,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.engines import Engine
 from gdpfed.training.mechanism import noise
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
 from peers import work
@@ -51,12 +52,14 @@ def without_noise(state: TrainingState, plan: Plan) -> TrainingState:
     return dataclasses.replace(state, parameters=(state.parameters.double() - group.weight * added).float())
 
 
-def gdpfed_contestant(plan: Plan, data: ClientData, *, workers: int) -> tuple[TrainingState, Round]:
+def gdpfed_contestant(
+    plan: Plan, data: ClientData, *, workers: int, engine: Engine | None = None
+) -> tuple[TrainingState, Round]:
     """The state before the first round, and a function that runs one, with a cohort of the caller's if there is one."""
     torch.set_num_threads(1)
     model = work.make_model()
     local = LocalTraining(learning_rate=work.LEARNING_RATE, local_steps=work.LOCAL_STEPS, batch_size=10)
-    trainer = CohortTrainer(model, data, local, num_workers=workers)
+    trainer = CohortTrainer(model, data, local, num_workers=workers, engine=engine)
     assignment = np.zeros(plan.num_clients, dtype=np.int64)
 
     def one_round(state: TrainingState, cohort: NDArray[np.int64] | None) -> tuple[TrainingState, RoundRecord]:
@@ -76,9 +79,8 @@ def gdpfed_contestant(plan: Plan, data: ClientData, *, workers: int) -> tuple[Tr
     return initial_state(work.flatten(model), plan.num_clients), one_round
 
 
-def main() -> None:
-    """Runs the rounds."""
-    settings = work.read_settings()
+def run(settings: work.Settings, *, name: str, engine: Engine | None = None) -> None:
+    """Runs the rounds and prints the report."""
     images, labels = work.make_data()
     places = np.arange(work.NUM_CLIENTS * work.IMAGES_PER_CLIENT).reshape(work.NUM_CLIENTS, work.IMAGES_PER_CLIENT)
     data = ClientData(inputs=images.flatten(0, 1), labels=labels.flatten(), members=tuple(places))
@@ -88,8 +90,8 @@ def main() -> None:
         clip_norm=settings.clip_norm,
         num_rounds=len(settings.cohorts),
     )
-    state, one_round = gdpfed_contestant(plan, data, workers=settings.workers)
-    report = work.Report(name=f"gdpfed, {settings.workers} workers", settings=settings, initial=state.parameters)
+    state, one_round = gdpfed_contestant(plan, data, workers=settings.workers, engine=engine)
+    report = work.Report(name=name, settings=settings, initial=state.parameters)
     for cohort in settings.cohorts:
         report.round_begins()
         state, _ = one_round(state, np.array(cohort))
@@ -97,6 +99,12 @@ def main() -> None:
             state = without_noise(state, plan)
         report.round_ends(state.parameters)
     report.finish()
+
+
+def main() -> None:
+    """With the local engine."""
+    settings = work.read_settings()
+    run(settings, name=f"gdpfed, {settings.workers} workers")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gdpfed.runs import simulate as simulation
 from gdpfed.runs.folder import STAMP, create_run, open_run
 from gdpfed.runs.simulate import prepare, simulate, spent_so_far
 from gdpfed.tasks.task import Task, load_task, task_to_toml
+from gdpfed.training.cohort import CohortTrainer
 from tests.runs.conftest import start
 
 
@@ -35,6 +36,18 @@ def test_same_seed_same_bytes(tiny: Task, tmp_path: Path) -> None:
     other = start(tiny, tmp_path / "other", seed=2)
     simulate(other, num_workers=2)
     assert content(other.path)[1] != results[0][1]
+
+
+def test_a_run_stays_on_its_kind_of_device(tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(tiny, tmp_path / "run", num_rounds=2)
+    with monkeypatch.context() as patch:
+        # Rounds that say "cuda", from the CPU: what is recorded and refused does not ask who computed.
+        patch.setattr(CohortTrainer, "device", property(lambda _: "cuda", lambda *_: None), raising=False)
+        simulate(run, num_workers=1)
+    assert [record["device"] for record in run.records()] == ["cuda"]
+    (run.path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"expected --device cuda, on which .* got cpu"):
+        simulate(open_run(run.path), num_workers=1)
 
 
 @pytest.mark.parametrize("method", METHODS)

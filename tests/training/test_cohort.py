@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
+from gdpfed.training.blocks import BlockTrainer
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.engines import Engine, chosen_device
 from gdpfed.training.layers import LayeredModel
 from tests.training.worlds import World, members, world
 
@@ -132,7 +134,7 @@ def test_a_fixed_batch_is_cut_once_and_trains_the_same() -> None:
     where = world("cnn")
     fixed = dataclasses.replace(where, local=dataclasses.replace(where.local, batch_size=14))
     trainer = CohortTrainer(fixed.model, fixed.data, fixed.local, num_workers=1)
-    assert trainer._fixed
+    assert trainer._trainer.is_fixed
     trainer.close()
     found = updates(fixed)
     for client in (0, 1, 2):
@@ -145,6 +147,34 @@ def test_a_fixed_batch_is_cut_once_and_trains_the_same() -> None:
             optimizer.step()
         moved = flat_parameters(model).double() - flat_parameters(where.model).double()
         torch.testing.assert_close(found[client], moved, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "sigmoids", "odd images"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_everything_is_on_the_device(kind: str, momentum: float) -> None:
+    """PyTorch's meta device computes shapes only, and refuses to mix with tensors of another: a GPU for the poor."""
+    where = WORLDS[kind]()
+    local = dataclasses.replace(where.local, momentum=momentum)
+    trainer = BlockTrainer(where.model, where.data, local, device="meta")
+    moved = trainer._train(flat_parameters(where.model).to("meta"), np.arange(5), 3, ROUND)
+    assert moved.device.type == "meta"
+    assert moved.shape == (5, trainer.num_params)
+    assert trainer.largest_block("cuda") > trainer.largest_block("cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", WORLDS)
+def test_a_gpu_trains_the_same_up_to_rounding(kind: str) -> None:
+    where = WORLDS[kind]()
+    trainer = CohortTrainer(where.model, where.data, where.local, num_workers=1, engine=Engine(device="cuda"))
+    chosen = np.arange(len(where.data.members))
+    found = [
+        torch.cat([part for _, part in trainer.updates(flat_parameters(where.model), chosen, seed=3, round_number=2)])
+        for _ in range(2)
+    ]
+    trainer.close()
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], updates(where), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
@@ -166,6 +196,7 @@ MEMORY = """
 import resource, sys
 import numpy as np, torch
 from gdpfed.tasks.models import build_model
+from gdpfed.training.blocks import BlockTrainer
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 torch.set_num_threads(1)
 model = build_model("small-cnn", seed=0)
@@ -221,7 +252,7 @@ def test_a_lonely_or_empty_cohort() -> None:
 def test_large_models_come_in_small_blocks() -> None:
     data = ClientData(inputs=torch.zeros(4, 3, 32, 32), labels=torch.zeros(4, dtype=torch.long), members=[np.arange(4)])
     trainer = CohortTrainer(build_model("resnet18", seed=0), data, LocalTraining(), num_workers=1)
-    assert trainer._block == 1
+    assert trainer._most_clients == 1
     trainer.close()
 
 
@@ -263,6 +294,12 @@ def test_impossible_data_is_refused() -> None:
     frozen[0].weight.requires_grad_(False)  # type: ignore[index]
     with pytest.raises(InputError, match=r"'0\.weight' with requires_grad=False"):
         CohortTrainer(frozen, fine, LocalTraining(), num_workers=1)
+
+
+def test_auto_takes_a_gpu_where_there_is_one() -> None:
+    assert chosen_device("auto", available=True) == "cuda"
+    assert chosen_device("auto", available=False) == "cpu"
+    assert chosen_device("cpu", available=True) == "cpu"
 
 
 def test_lstm_world_is_an_lstm() -> None:

@@ -1,5 +1,6 @@
 """Work on several processes, and what happens when one dies."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gdpfed.errors import GdpfedError, InputError
-from gdpfed.training.workers import Workers, start_workers
+from gdpfed.training.workers import Workers, _Processes, _Threads, start_workers
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
@@ -124,3 +125,24 @@ def test_forks_beside_no_busy_thread() -> None:
     assert [float(rows[0, 0]) for rows in workers.run(torch.zeros(4), range(7))] == list(range(7))
     workers.close()
     busy.join()
+
+
+@LINUX
+@pytest.mark.parametrize("stuck", [1, 100])
+def test_a_stuck_child_is_forked_again(stuck: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    born = multiprocessing.get_context("fork").Value("i", 0)
+
+    def first_product() -> None:
+        with born:
+            born.value += 1
+            number = born.value
+        while number <= stuck:
+            pass
+
+    monkeypatch.setattr("gdpfed.training.workers._first_product", first_product)
+    monkeypatch.setattr("gdpfed.training.workers._PATIENCE", 2.0 if stuck == 1 else 0.3)
+    workers = start(2)
+    assert born.value == (3 if stuck == 1 else 4)
+    assert isinstance(workers, _Processes if stuck == 1 else _Threads)
+    assert [float(rows[0, 0]) for rows in workers.run(torch.zeros(4), range(7))] == list(range(7))
+    workers.close()

@@ -1,7 +1,6 @@
 """`gdpfed train`, `resume`, `compare` and `show`."""
 
 import dataclasses
-import os
 import secrets
 import sys
 import time
@@ -31,7 +30,17 @@ Source = Annotated[
     str, typer.Argument(help="A preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare) or a .toml file.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
-Workers = Annotated[int | None, typer.Option("--workers", help="Threads that train. Default: all cores.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="How many train at once. Default: one for each core (or GPU).")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="Who trains: local (this machine) or ray (a Ray cluster). The same result.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray-address", help="HOST:PORT of the cluster. Default: $RAY_ADDRESS, or this machine's."),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto (a GPU where there is one).")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with the data files. Default: $GDPFED_DATA.")]
 EvaluateEvery = Annotated[int | None, typer.Option("--evaluate-every", help="Rounds between evaluations.")]
 Secure = Annotated[bool, typer.Option("--secure", help="Sums by the secure aggregation protocol, with integer noise.")]
@@ -51,10 +60,15 @@ def _need_torch() -> None:
         raise MissingExtraError(package="torch", extra="torch", purpose="training") from None
 
 
-def _workers(asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise InputError(f"expected --workers >= 1, got --workers {asked}")
-    return asked or os.cpu_count() or 1
+def _force(workers: int | None, engine: str, ray_address: str | None, device: str) -> dict[str, Any]:
+    """Who trains, for `simulate`; what is not there is refused before there is a folder."""
+    from gdpfed.training.engines import Engine
+
+    if workers is not None and workers < 1:
+        raise InputError(f"expected --workers >= 1, got --workers {workers}")
+    chosen = Engine(name=engine, ray_address=ray_address, device=device)
+    chosen.check()
+    return {"num_workers": workers, "engine": chosen}
 
 
 def _changed(
@@ -103,6 +117,9 @@ def train_run(
         Path | None, typer.Option("--out", help="Folder of the run. Default: runs/TASK-METHOD-seedN.")
     ] = None,
     workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: options.Json = False,
 ) -> None:
@@ -110,6 +127,7 @@ def train_run(
     _need_torch()
     from gdpfed.runs.folder import create_run
 
+    force = _force(workers, engine, ray_address, device)
     task = _changed(
         load_task(source),
         evaluate_every,
@@ -137,7 +155,7 @@ def train_run(
     folder = out or Path("runs") / f"{name}-{plan.method}{secured}-seed{seed}"
     link = None if ledger is None else _link(ledger, population, task, plan, seed=seed, name=folder.name)
     run = create_run(folder, task=task, plan=plan, seed=seed, ledger=link)
-    _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+    _finish(run, force, data_dir=data_dir, as_json=as_json)
 
 
 def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: int, name: str) -> "LedgerLink":
@@ -156,6 +174,9 @@ def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: i
 def resume_run(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: options.Json = False,
 ) -> None:
@@ -167,20 +188,23 @@ def resume_run(
     if run.is_finished and not as_json:
         console().print(f"{folder} is finished; see it with: gdpfed show {folder}", soft_wrap=True)
         return
-    _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+    force = _force(workers, engine, ray_address, device)
+    _finish(run, force, data_dir=data_dir, as_json=as_json)
 
 
-def _finish(run: "RunFolder", *, workers: int | None, data_dir: Path | None, as_json: bool) -> None:
+def _finish(run: "RunFolder", force: dict[str, Any], *, data_dir: Path | None, as_json: bool) -> None:
     from gdpfed.runs.folder import STAMP
     from gdpfed.runs.simulate import simulate
 
     out = console()
     if not as_json:
         how = ", secure sums" if run.task.training.secure else ""
+        engine = force["engine"]
+        how += f", on {engine.place}" if engine != type(engine)() else ""
         how += f", charged to {run.ledger.path} as {run.ledger.run}" if run.ledger is not None else ""
         out.print(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}", soft_wrap=True)
     with _watching(run.plan.num_rounds, quiet=as_json) as watch:
-        final = simulate(run, num_workers=_workers(workers), data_dir=data_dir, watch=watch)
+        final = simulate(run, data_dir=data_dir, watch=watch, **force)
     if as_json:
         print_json(
             {
@@ -278,6 +302,9 @@ def compare_runs(
     ] = Path("runs/compare"),
     picture: Annotated[Path | None, typer.Option("--picture", help="Default: curves.png in the folder.")] = None,
     workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: options.Json = False,
 ) -> None:
@@ -286,6 +313,7 @@ def compare_runs(
     from gdpfed.results.runs import curves
     from gdpfed.runs.folder import create_run, open_run
 
+    force = _force(workers, engine, ray_address, device)
     if seeds < 1:
         raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
     names = [check_method(name.strip()) for name in methods.split(",")]
@@ -311,7 +339,7 @@ def compare_runs(
             else:
                 run = create_run(folder, task=task, plan=plan, seed=seed)
             if not run.is_finished:
-                _finish(run, workers=workers, data_dir=data_dir, as_json=as_json)
+                _finish(run, force, data_dir=data_dir, as_json=as_json)
             runs.append(run)
     _show(curves(runs), picture=picture or out / "curves.png", as_json=as_json)
 

@@ -5,7 +5,6 @@ Place: the library's front door to a simulation without a folder. The example in
 
 import copy
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.simulate import Simulation
 from gdpfed.tasks.models import refuse_running_statistics
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.engines import Engine
 from gdpfed.training.rounds import RoundRecord
 
 __all__ = ["Trained", "train"]
@@ -49,10 +49,15 @@ def train(
     test: Examples | None = None,
     num_workers: int | None = None,
     watch: Callable[[RoundRecord], None] | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
+    device: str = "cpu",
 ) -> Trained:
     """Simulates federated training of ``model`` on ``clients`` (inputs and labels for each), within their ``budgets``.
 
     A simulation: the noise comes from ``seed``, so the result is reproducible and no private release.
+    With ``engine="ray"`` the clients are trained by a Ray cluster, for the same result; ``device`` "cuda" or "auto"
+    trains on a GPU, for a result that is the same up to rounding.
     """
     if len(clients) != len(budgets):
         raise InputError(f"expected a budget for each of {len(clients)} clients, got {len(budgets)}")
@@ -72,7 +77,13 @@ def train(
         plan=plan,
         assignment=assign(plan, budgets),
         model=trained,
-        trainer=CohortTrainer(trained, data, local, num_workers=num_workers or os.cpu_count() or 1),
+        trainer=CohortTrainer(
+            trained,
+            data,
+            local,
+            num_workers=num_workers,
+            engine=Engine(name=engine, ray_address=ray_address, device=device),
+        ),
         test_inputs=test[0] if test is not None else torch.empty(0),
         test_labels=test[1].long() if test is not None else torch.empty(0, dtype=torch.long),
         seed=seed,

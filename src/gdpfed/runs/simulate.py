@@ -1,12 +1,14 @@
-"""Train a task under its plan, round by round, in this process.
+"""Train a task under its plan, round by round; the clients' training may be done elsewhere (`training/engines.py`).
 
 Place: tasks -> plan -> rounds -> records. A simulation: all data in one place, noise from a seed.
 
 Guarantees (tests of the same name):
-  same_seed_same_bytes      records and model, for every number of workers.
+  same_seed_same_bytes                records and model, for every number of workers.
+  a_run_stays_on_its_kind_of_device   another would round otherwise: refused, and said in the records.
 """
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +35,7 @@ from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.partitions import partition_dirichlet, partition_iid, partition_natural
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.engines import Engine
 from gdpfed.training.rounds import Release, RoundRecord, TrainingState, float_release, initial_state, run_round
 
 __all__ = ["Evaluation", "Progress", "Simulation", "dealt_groups", "dealt_order", "prepare", "simulate", "spent_so_far"]
@@ -181,7 +184,14 @@ def dealt_groups(plan: Plan, budgets: Budgets, seed: int) -> NDArray[np.int64]:
 
 
 def prepare(
-    task: Task, plan: Plan, *, seed: int, num_workers: int, data_dir: str | Path | None = None, chunk: int | None = None
+    task: Task,
+    plan: Plan,
+    *,
+    seed: int,
+    num_workers: int | None,
+    data_dir: str | Path | None = None,
+    chunk: int | None = None,
+    engine: Engine | None = None,
 ) -> Simulation:
     """Loads the data, deals it out, builds the model."""
     dataset = load_dataset(task.training.dataset, data_dir=data_dir)
@@ -219,7 +229,7 @@ def prepare(
         assignment=dealt_groups(plan, task.budgets, seed),
         release=release,
         model=model,
-        trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk),
+        trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk, engine=engine),
         test_inputs=torch.from_numpy(dataset.test_inputs),
         test_labels=torch.from_numpy(dataset.test_labels),
         seed=seed,
@@ -229,17 +239,22 @@ def prepare(
 def simulate(
     run: RunFolder,
     *,
-    num_workers: int,
+    num_workers: int | None,
     data_dir: str | Path | None = None,
     watch: Watcher | None = None,
     chunk: int | None = None,
+    engine: Engine | None = None,
 ) -> Evaluation:
-    """Runs, or goes on with, a run to its end; returns the last evaluation. With a ledger, through it."""
+    """Runs, or goes on with, a run to its end; returns the last evaluation. With a ledger, through it.
+
+    ``engine`` says where; ``num_workers`` None takes all that it has. Neither changes the result.
+    """
     torch.set_num_threads(1)
+    how: dict[str, Any] = {"num_workers": num_workers, "data_dir": data_dir, "chunk": chunk, "engine": engine}
     if run.ledger is None:
-        return _simulate(run, None, num_workers=num_workers, data_dir=data_dir, watch=watch, chunk=chunk)
+        return _simulate(run, None, watch=watch, **how)
     with Ledger.open(run.ledger.path) as ledger:
-        return _simulate(run, ledger, num_workers=num_workers, data_dir=data_dir, watch=watch, chunk=chunk)
+        return _simulate(run, ledger, watch=watch, **how)
 
 
 def _charging(simulation: Simulation, run: RunFolder, ledger: Ledger) -> LedgeredRelease:
@@ -260,12 +275,24 @@ def _simulate(
     run: RunFolder,
     ledger: Ledger | None,
     *,
-    num_workers: int,
+    num_workers: int | None,
     data_dir: str | Path | None,
     watch: Watcher | None,
     chunk: int | None,
+    engine: Engine | None,
 ) -> Evaluation:
-    simulation = prepare(run.task, run.plan, seed=run.seed, num_workers=num_workers, data_dir=data_dir, chunk=chunk)
+    simulation = prepare(
+        run.task, run.plan, seed=run.seed, num_workers=num_workers, data_dir=data_dir, chunk=chunk, engine=engine
+    )
+    try:
+        return _run_rounds(run, simulation, ledger, watch)
+    finally:
+        simulation.trainer.close()
+
+
+def _run_rounds(run: RunFolder, simulation: Simulation, ledger: Ledger | None, watch: Watcher | None) -> Evaluation:
+    device = simulation.trainer.device
+    _check_device(run, device)
     charging = None if ledger is None else _charging(simulation, run, ledger)
     if charging is not None:
         simulation = dataclasses.replace(simulation, release=charging)
@@ -289,12 +316,13 @@ def _simulate(
             evaluation = simulation.evaluate(state.parameters) if due else None
             spent = _spent(run.plan, state.round_number, charging) if due else None
             if evaluation is not None and spent is not None:
-                run.append("records.jsonl", _as_json(state, record, evaluation, spent))
+                run.append("records.jsonl", _as_json(state, record, evaluation, spent) | _elsewhere(device))
                 board.add_scalar("accuracy", evaluation.accuracy, state.round_number)
                 board.add_scalar("loss", evaluation.loss, state.round_number)
                 for group, epsilon in zip(run.plan.groups, spent, strict=True):
                     board.add_scalar(f"epsilon_release/{group.name}", epsilon, state.round_number)
-            run.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": sum(record.cohort)})
+            timing = {"round": state.round_number, "seconds": seconds, "clients": sum(record.cohort)}
+            run.append("timing.jsonl", timing | _elsewhere(device))
             run.save_checkpoint(state)
             if watch is not None:
                 watch(
@@ -315,8 +343,25 @@ def _simulate(
         run.save_model(list(names), list(tensors))
     finally:
         board.close()
-        simulation.trainer.close()
     return final
+
+
+def _check_device(run: RunFolder, device: str) -> None:
+    """Raises InputError where rounds were trained on another kind of device: the rest would be another run's."""
+    path = run.path / "timing.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    trained = {json.loads(line).get("device", "cpu") for line in lines if line.endswith("}")}
+    others = sorted(trained - {device})
+    if others:
+        raise InputError(
+            f"expected --device {others[0]}, on which {str(run.path)!r} has trained so far, got {device}: another "
+            f"device rounds otherwise, and the result would be no one's; or start a run in a new folder"
+        )
+
+
+def _elsewhere(device: str) -> dict[str, str]:
+    """Only of other devices than the CPU, so that other records stay as they were."""
+    return {} if device == "cpu" else {"device": device}
 
 
 def _as_json(

@@ -10,6 +10,8 @@ Guarantees (tests of the same name):
   workers_end_with_their_parent    also when it is killed.
   forks_beside_no_busy_thread      a thread that is ending may hold a lock of the matrix library: the child of that
                                    moment would wait for it for ever. Python's join returns before such an end is over.
+  a_stuck_child_is_forked_again    a process that does not get through a first matrix product is ended, and another
+                                   takes its place; where none does, threads work.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -36,7 +39,9 @@ __all__ = ["Workers", "start_workers"]
 
 Job = TypeVar("Job")
 Taken = TypeVar("Taken", contravariant=True)
+# Seconds for what takes a moment, and how many processes may be tried in one place.
 _PATIENCE = 10.0
+_ATTEMPTS = 3
 # (parameters, job) -> (rows, params) float64
 Work = Callable[[Tensor, Job], Tensor]
 
@@ -62,7 +67,10 @@ def start_workers(
     if processes is None:
         processes = num_workers > 1 and sys.platform == "linux" and threading.active_count() == 1
     if processes and _others_settle():
-        return _Processes(work, num_workers=num_workers, most_rows=most_rows, num_params=num_params)
+        forked = _Processes(work, num_workers=num_workers, most_rows=most_rows, num_params=num_params)
+        if forked.are_ready():
+            return forked
+        forked.close(patience=0)
     return _Threads(work, num_workers=num_workers)
 
 
@@ -94,21 +102,46 @@ class _Processes(Workers[Job]):
     def __init__(self, work: Work[Job], *, num_workers: int, most_rows: int, num_params: int) -> None:
         self._parameters = _shared(torch.empty(num_params))
         self._places = _shared(torch.empty(num_workers, 2, most_rows, num_params, dtype=torch.float64))
+        self._work = work
         self._pipes: list[Connection] = []
-        self._processes = []
-        context = multiprocessing.get_context("fork")
+        self._processes: list[ForkProcess] = []
         for number in range(num_workers):
-            ours, theirs = context.Pipe()
-            self._pipes.append(ours)
-            process = context.Process(
-                target=_serve,
-                args=(work, self._parameters, self._places[number], theirs, list(self._pipes)),
-                name=f"cohort-{number}",
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
+            pipe, process = self._fork(number)
+            self._pipes.append(pipe)
             self._processes.append(process)
+
+    def _fork(self, number: int) -> tuple[Connection, ForkProcess]:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_serve,
+            args=(self._work, self._parameters, self._places[number], theirs, [*self._pipes, ours]),
+            name=f"cohort-{number}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        return ours, process
+
+    def are_ready(self) -> bool:
+        """Whether all have computed something; one that is stuck from birth gets two successors."""
+        for number in range(len(self._pipes)):
+            for attempt in range(_ATTEMPTS):
+                if attempt:
+                    self._pipes[number].close()
+                    _end(self._processes[number])
+                    self._pipes[number], self._processes[number] = self._fork(number)
+                if self._is_ready(number):
+                    break
+            else:
+                return False
+        return True
+
+    def _is_ready(self, number: int) -> bool:
+        try:
+            return self._pipes[number].poll(_PATIENCE) and bool(self._pipes[number].recv())
+        except (EOFError, OSError):
+            return False
 
     def run(self, parameters: Tensor, jobs: Sequence[Job]) -> Iterator[Tensor]:
         self._parameters.copy_(parameters)
@@ -167,14 +200,18 @@ class _Processes(Workers[Job]):
             f"from the last finished round, and --workers 1 needs the least memory"
         )
 
-    def close(self) -> None:
+    def close(self, patience: float = 10) -> None:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(timeout=10)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.join(timeout=patience)
+            _end(process)
+
+
+def _end(process: ForkProcess) -> None:
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def _others_settle() -> bool:
@@ -202,6 +239,11 @@ def _shared(tensor: Tensor) -> Tensor:
     return cast(Tensor, tensor.share_memory_())  # type: ignore[no-untyped-call]  # PyTorch has no types for it
 
 
+def _first_product() -> None:
+    """Takes the matrix library's locks once."""
+    torch.bmm(torch.ones(2, 64, 64), torch.ones(2, 64, 64))
+
+
 def _serve(work: Work[Any], parameters: Tensor, places: Tensor, pipe: Connection, others: list[Connection]) -> None:
     """Does jobs until the parent's end of the pipe is closed, which its death does too."""
     # What was inherited would keep the others' pipes open.
@@ -209,6 +251,8 @@ def _serve(work: Work[Any], parameters: Tensor, places: Tensor, pipe: Connection
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    _first_product()
+    pipe.send(True)
     while True:
         try:
             place, job = pipe.recv()
