@@ -59,7 +59,12 @@ def plan_for(
     listed = np.repeat(epsilons, sizes)
     budgets = Budgets(epsilons=listed, deltas=np.full(len(listed), DELTA), clients=tuple(map(str, range(len(listed)))))
     settings = PlanSettings(
-        method=method, num_rounds=rounds, participation=participation, clip_norm=0.5, delta=DELTA, max_participations=cap
+        method=method,
+        num_rounds=rounds,
+        participation=participation,
+        clip_norm=0.5,
+        delta=DELTA,
+        max_participations=cap,
     )
     return make_plan(budgets, settings)
 

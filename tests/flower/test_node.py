@@ -237,9 +237,7 @@ def quiet_federation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Federati
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_node_never_raises(
-    quiet_federation: tuple[Federation, dict[str, bytes]], data: st.DataObject
-) -> None:
+def test_a_node_never_raises(quiet_federation: tuple[Federation, dict[str, bytes]], data: st.DataObject) -> None:
     """Mutated messages of every stage: an empty answer, whatever they are."""
     federation, sent = quiet_federation
     stage = data.draw(st.sampled_from(STAGES[1:]))

@@ -121,9 +121,7 @@ class Deployment:
         self._initial, self._shape = torch.from_numpy(initial.copy()).float(), shape
         if len(initial) != shape.num_params:
             raise InputError(f"expected {shape.num_params} parameters, got {len(initial)}")
-        self._planned = planned_sums(
-            self._plan, num_params=shape.num_params, tolerance=self._settings.tolerance
-        )
+        self._planned = planned_sums(self._plan, num_params=shape.num_params, tolerance=self._settings.tolerance)
         self._terms = Terms(
             run=home.run_name,
             plan=plan_to_toml(self._plan),
@@ -173,7 +171,11 @@ class Deployment:
         path = self._home.run_path
         if (path / "run.toml").is_file() and (path / "versions.json").is_file():
             folder = open_run(path)
-            if plan_hash(folder.plan) != plan_hash(self._plan) or folder.ledger is None or folder.ledger.run != link.run:
+            if (
+                plan_hash(folder.plan) != plan_hash(self._plan)
+                or folder.ledger is None
+                or folder.ledger.run != link.run
+            ):
                 raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan anew, or move it away")
             return folder
         test_seed = self._settings.test_seed
@@ -218,9 +220,7 @@ class Deployment:
         stopped: set[int] = set()
         for _ in range(self._settings.max_attempts):
             missing = [
-                planned
-                for planned in self._planned
-                if planned.place not in results and planned.place not in stopped
+                planned for planned in self._planned if planned.place not in results and planned.place not in stopped
             ]
             if not missing:
                 break
@@ -400,7 +400,9 @@ class Deployment:
         self._fault("checkpointed", state.round_number - 1)
         KeptSums(folder.path, state.round_number).forget()
         listed = ", ".join(f"{value:.3f}" for value in spent)
-        self._home.log(f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}")
+        self._home.log(
+            f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}"
+        )
 
 
 def _is_lost(kept: Kept | None) -> bool:

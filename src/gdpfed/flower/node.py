@@ -226,9 +226,7 @@ class Node:
             with Spend(self._home) as spend:
                 client, session, _, run = self._loaded(saved, spend)
                 masked = client.mask(delivery, update)
-                spend.send(
-                    run, self._home.budget, round_number=session.round_number, attempt=session.attempt
-                )
+                spend.send(run, self._home.budget, round_number=session.round_number, attempt=session.attempt)
                 self._keep(session, "agree", saved.terms, client)
             return pack("input", masked)
 
