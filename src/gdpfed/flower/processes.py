@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,21 +189,22 @@ class Deployment:
         self.nodes[name] = self._start(name, command)
         return self.nodes[name]
 
-    def online(self) -> int:
-        """How many registered nodes are online by the SuperLink's word."""
-        listed = self.flwr("supernode", "list", _CONNECTION)
-        return sum(node["status"] == "online" for node in listed["nodes"])
-
-    def await_online(self, count: int) -> None:
-        """Waits until ``count`` nodes are online."""
+    def await_connected(self, names: Sequence[str]) -> None:
+        """Waits until these nodes were admitted by the SuperLink, by the word of their logs."""
         deadline = time.monotonic() + _START_SECONDS
-        while (seen := self.online()) < count:
-            for node in self.nodes.values():
+        waiting = list(names)
+        while waiting := [name for name in waiting if "SuperNode ID:" not in self._said(name)]:
+            for name in waiting:
+                node = self.nodes[name]
                 if not node.is_alive:
-                    raise GdpfedError(f"{node.name} ended before it was online; see {node.log}: {node.last_lines()}")
+                    raise GdpfedError(f"{name} ended before it was online; see {node.log}: {node.last_lines()}")
             if time.monotonic() > deadline:
-                raise GdpfedError(f"expected {count} nodes online, got {seen}: see the logs in {self.logs}")
-            time.sleep(0.5)
+                raise GdpfedError(f"expected all nodes online, got none of {', '.join(waiting)}: see {self.logs}")
+            time.sleep(0.2)
+
+    def _said(self, name: str) -> str:
+        log = self.nodes[name].log
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def submit(self, app: Path, *, home: Path | None = None, settings: str = "") -> int:
         """Submits a run of the Flower app in ``app``; returns its run id."""
