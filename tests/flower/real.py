@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import socket
+import ssl
 import time
 from pathlib import Path
 
-__all__ = ["listening_addresses", "marked_processes", "settle", "write_plain_app"]
+__all__ = ["ask", "listening_addresses", "marked_processes", "settle", "write_plain_app"]
 
 _PROJECT = """
 [build-system]
@@ -24,7 +26,7 @@ clientapp = "plain.apps:client"
 [tool.flwr.app.config]
 result = ""
 """
-_APPS = '''
+_APPS = """
 import json
 import time
 from pathlib import Path
@@ -55,7 +57,7 @@ def main(grid, context):
 def train(message, context):
     text = message.content["c"]["text"] + " from " + str(context.node_config["name"])
     return Message(RecordDict({"c": ConfigRecord({"text": text})}), reply_to=message)
-'''
+"""
 
 
 def write_plain_app(folder: Path) -> Path:
@@ -100,6 +102,19 @@ def listening_addresses(processes: set[int]) -> set[str]:
 
 def _readable(address: str) -> str:
     return ".".join(str(part) for part in reversed(bytes.fromhex(address))) if len(address) == 8 else f"[{address}]"
+
+
+def ask(port: int, authority: Path, head: str, body: bytes = b"") -> bytes:
+    """A raw request, so that no library tidies the path."""
+    context = ssl.create_default_context(cafile=str(authority))
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            lines = f"{head} HTTP/1.1\r\nhost: x\r\nx-signature: abc\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            connection.sendall(lines.encode() + body)
+            parts = []
+            while part := connection.recv(1 << 16):
+                parts.append(part)
+    return b"".join(parts)
 
 
 def settle(folder: Path, *, within: float = 10.0) -> dict[int, str]:

@@ -11,7 +11,7 @@ import pytest
 from gdpfed.errors import GdpfedError
 from gdpfed.flower.certificates import make_node_key
 from gdpfed.flower.processes import Deployment
-from tests.flower.real import listening_addresses, marked_processes, settle, write_plain_app
+from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
 pytest.importorskip("flwr")
 
@@ -38,6 +38,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     keys = {name: make_node_key(folder / name) for name in ("known", "unknown")}
     with pytest.raises(KeyboardInterrupt), Deployment(folder) as deployment:  # noqa: PT012 - what is left counts
         deployment.start_superlink()
+        deployment.start_gate()
         deployment.register([keys["known"]])
         for name, public in keys.items():
             deployment.start_plain_node(name, key=public.with_suffix(".key"), config=f'name="{name}"')
@@ -49,12 +50,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         with pytest.raises(GdpfedError, match="unknown"):
             deployment.await_connected(["unknown"])
         logs = {name: node.log.read_text() for name, node in deployment.nodes.items()}
+        through_the_gate = ask(deployment.gate_port, deployment.certificates / "ca.crt", "POST /v1/control/list-runs")
+        assert b" 404 " in through_the_gate.split(b"\r\n")[0]
         processes = marked_processes(folder)
         addresses = listening_addresses(set(processes))
         raise KeyboardInterrupt
     left = settle(folder)
     with socket.socket() as probe:
-        is_port_open = probe.connect_ex(("127.0.0.1", deployment.port)) == 0
+        is_port_open = 0 in [probe.connect_ex(("127.0.0.1", port)) for port in (deployment.port, deployment.gate_port)]
     return Seen(
         told=told,
         processes=processes,

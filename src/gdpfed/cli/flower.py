@@ -18,6 +18,7 @@ flower_app = typer.Typer(
 )
 
 _PORT = 9092
+_INNER_PORT = 9093
 Home = Annotated[Path, typer.Argument(help="The server's home.")]
 NodeHomePath = Annotated[Path, typer.Argument(help="The node's home.")]
 
@@ -95,7 +96,10 @@ def new(
 
     for path in write_project(folder):
         _say(f"wrote {path}")
-    _say("put your model and data into task.py; try it on this machine:", _command("gdpfed", "flower", "up", "--app", folder))
+    _say(
+        "put your model and data into task.py; try it on this machine:",
+        _command("gdpfed", "flower", "up", "--app", folder),
+    )
 
 
 @flower_app.command("init")
@@ -116,19 +120,35 @@ def init(
 
     settings = DeploymentSettings(dropout_rate=dropout, colluding_fraction=colluders)
     made = make_server_home(home, settings=settings)
-    authority = make_certificates(home / "certificates", hosts=host)
+    # The gate speaks to the SuperLink under this address.
+    authority = make_certificates(home / "certificates", hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
     folder = authority.parent
     _say(
         f"{made.path}: keep a copy of server.key and certificates/ca.key elsewhere",
-        f"send {authority} to every client; start the SuperLink with:",
+        f"send {authority} to every client; start the SuperLink where only this machine reaches it, and the gate:",
         _command(
-            "flower-superlink", "--host", host[0], "--port", _PORT, "--enable-supernode-auth",
+            "flower-superlink", "--host", "127.0.0.1", "--port", _INNER_PORT, "--enable-supernode-auth",
             "--ssl-ca-certfile", authority, "--ssl-certfile", folder / "server.crt",
             "--ssl-keyfile", folder / "server.key", "--database", home / "superlink.db",
             "--disable-runtime-dependency-installation",
         ),
+        _command("gdpfed", "flower", "gate", home, "--listen", f"{host[0]}:{_PORT}"),
         "clients make their homes with gdpfed flower node; then: gdpfed flower enrol",
     )  # fmt: skip
+
+
+@flower_app.command("gate")
+def gate(
+    home: Home,
+    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT that nodes connect to.")],
+    superlink: Annotated[
+        str, typer.Option("--superlink", help="HOST:PORT of the SuperLink.")
+    ] = f"127.0.0.1:{_INNER_PORT}",
+) -> None:
+    """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs."""
+    from gdpfed.flower.gate import serve_gate
+
+    serve_gate(home / "certificates", listen=listen, superlink=superlink)
 
 
 @flower_app.command("certificate")
@@ -148,8 +168,10 @@ def certificate(
         for name in ("server.key", "server.crt"):
             if (folder / name).exists():
                 (folder / name).replace(folder / f"{name}.old")
-        make_certificates(folder, hosts=host)
-        _say("made a new certificate: restart the SuperLink; nodes need nothing, they trust the same authority")
+        make_certificates(folder, hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
+        _say(
+            "made a new certificate: restart the SuperLink and the gate; nodes need nothing, they trust the same authority"
+        )
     if (folder / "server.crt").is_file():
         _say(f"{folder / 'server.crt'} holds for {days_left(folder / 'server.crt')} days")
     _say(f"{folder / 'ca.crt'} holds for {days_left(folder / 'ca.crt')} days")
@@ -265,7 +287,9 @@ def pin_enrolment(
         raise InputError(f"expected the operator's enrolment.json, got {str(enrolment)!r}, which is not there")
     found = enrolment_from_json(enrolment.read_bytes()).digest.hex()
     if expect is not None and expect.strip().lower() != found:
-        raise PrivacyError(f"expected the enrolment with hash {expect}, got {found}: ask the operator, and do not pin it")
+        raise PrivacyError(
+            f"expected the enrolment with hash {expect}, got {found}: ask the operator, and do not pin it"
+        )
     made = pin(home, enrolment, renew=renew)
     _say(f"pinned: {len(made.clients)} clients, server {made.server.hex()}, hash {found}")
     if expect is None:

@@ -214,9 +214,7 @@ def signed_enrolment(clients: Sequence[Announcement], *, identity: bytes) -> Enr
     unsigned = Enrolment(server=signing_public(identity), clients=tuple(clients))
     for client in clients:
         client.verify()
-    return Enrolment(
-        server=unsigned.server, clients=unsigned.clients, signature=sign(identity, unsigned.signed())
-    )
+    return Enrolment(server=unsigned.server, clients=unsigned.clients, signature=sign(identity, unsigned.signed()))
 
 
 def enrolment_from_json(text: str | bytes, *, pinned: bytes | None = None) -> Enrolment:

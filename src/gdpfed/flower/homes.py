@@ -236,7 +236,9 @@ def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = F
     if server is not None and server != made.server and not renew:
         raise PrivacyError("the enrolment is of another server than the pinned one: pin it with renew if it is right")
     if known is not None and known.digest != made.digest and not renew:
-        raise PrivacyError("the enrolment differs from the pinned one: look at it, and pin it with renew if it is right")
+        raise PrivacyError(
+            "the enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
+        )
     number = made.number_of(signing_public(home.identity))
     if number is None:
         raise PrivacyError("the enrolment does not list this node: send its announcement to the operator")

@@ -132,12 +132,13 @@ class Deployment:
         self.flower_home = self.folder / "flower"
         self.environment = environment(self.flower_home)
         self.superlink: Kept | None = None
+        self.gate: Kept | None = None
         self.nodes: dict[str, Kept] = {}
         for path in (self.folder, self.logs, self.flower_home):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (self.certificates / "server.crt").exists():
             make_certificates(self.certificates, hosts=[LOOPBACK, "localhost"])
-        self.port = free_ports(1)[0]
+        self.port, self.gate_port = free_ports(2)
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +152,11 @@ class Deployment:
     def address(self) -> str:
         """Where the SuperLink listens."""
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def door(self) -> str:
+        """Where nodes connect to: the gate, if there is one."""
+        return self.address if self.gate is None else f"{LOOPBACK}:{self.gate_port}"
 
     def start_superlink(self) -> Kept:
         """Starts the SuperLink (again, with the same database), and waits until it answers."""
@@ -166,12 +172,19 @@ class Deployment:
         self._await_port(self.superlink, self.port)
         return self.superlink
 
+    def start_gate(self) -> Kept:
+        """Starts a gate before the SuperLink; nodes that are started later come through it."""
+        serve = "import sys; from pathlib import Path; from gdpfed.flower.gate import serve_gate; "
+        serve += "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3])"
+        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address]
+        self.gate = self._start("gate", [sys.executable, "-c", serve, *words])
+        self._await_port(self.gate, self.gate_port)
+        return self.gate
+
     def register(self, public_keys: list[Path]) -> list[int]:
         """Registers the nodes' public keys; returns their node ids."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            answers = list(
-                pool.map(lambda key: self.flwr("supernode", "register", str(key), _CONNECTION), public_keys)
-            )
+            answers = list(pool.map(lambda key: self.flwr("supernode", "register", str(key), _CONNECTION), public_keys))
         return [int(answer["node-id"]) for answer in answers]
 
     def start_node(self, name: str, *, key: Path, home: Path, settings: str = "") -> Kept:
@@ -182,7 +195,7 @@ class Deployment:
     def start_plain_node(self, name: str, *, key: Path, config: str) -> Kept:
         """Starts a SuperNode with this node configuration (TOML pairs, separated by spaces)."""
         command = [
-            "flower-supernode", "--superlink", self.address, "--root-certificates", str(self.certificates / "ca.crt"),
+            "flower-supernode", "--superlink", self.door, "--root-certificates", str(self.certificates / "ca.crt"),
             "--auth-supernode-private-key", str(key), "--host", LOOPBACK, "--port", str(free_ports(1)[0]),
             "--node-config", config,
         ]  # fmt: skip
@@ -243,14 +256,16 @@ class Deployment:
             node.tell()
         for node in self.nodes.values():
             node.wait()
-        if self.superlink is not None:
-            self.superlink.tell()
-            self.superlink.wait()
+        for last in (self.gate, self.superlink):
+            if last is not None:
+                last.tell()
+                last.wait()
 
     def processes(self) -> Iterator[Kept]:
         """All long-lived processes."""
-        if self.superlink is not None:
-            yield self.superlink
+        for first in (self.superlink, self.gate):
+            if first is not None:
+                yield first
         yield from self.nodes.values()
 
     def _start(self, name: str, command: list[str]) -> Kept:

@@ -47,7 +47,9 @@ def write_project(folder: Path) -> list[Path]:
 def check_project(folder: Path) -> Path:
     """The folder itself, if it is a project that Flower can run."""
     if not (folder / "pyproject.toml").is_file():
-        raise InputError(f"expected a Flower app with pyproject.toml in {str(folder)!r}: make one with gdpfed flower new")
+        raise InputError(
+            f"expected a Flower app with pyproject.toml in {str(folder)!r}: make one with gdpfed flower new"
+        )
     return folder.absolute()
 
 
