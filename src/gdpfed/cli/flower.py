@@ -70,7 +70,7 @@ def up(
                 "rounds": final.rounds_done,
                 "accuracy": final.accuracy,
                 "epsilons": [final.groups[number].epsilon for number in sorted(final.groups)],
-                "aborted": sum(group.aborted for group in final.groups.values()),
+                "given_up": sum(group.given_up for group in final.groups.values()),
             }
         )
         return

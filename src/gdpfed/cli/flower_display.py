@@ -28,8 +28,8 @@ def result(progress: RunProgress) -> str:
     judged += "" if progress.loss is None else f"  loss {progress.loss:.3f}"
     spent = [group.epsilon for _, group in sorted(progress.groups.items())]
     costs = " ".join("-" if epsilon is None else rounded_up(epsilon, 2) for epsilon in spent)
-    aborted = sum(group.aborted for group in progress.groups.values())
-    lost = f"  {aborted} sums given up" if aborted else ""
+    missing = sum(progress.rounds_done - group.released for group in progress.groups.values())
+    lost = f"  {missing} sums without a release" if missing > 0 else ""
     return f"round {progress.rounds_done} done{judged}  epsilon {costs}{lost}"
 
 
@@ -72,7 +72,7 @@ def _live(plan: Plan) -> Iterator[Watcher]:
 
     def shown(progress: RunProgress) -> Stack:
         made = Table(title=None)
-        for column in ("group", "clients", "budget", "epsilon (release)", "released", "given up"):
+        for column in ("group", "clients", "budget", "epsilon (release)", "released", "tried again"):
             made.add_column(column, justify="right", no_wrap=True)
         for number, group in enumerate(plan.groups):
             state = progress.groups.get(number)

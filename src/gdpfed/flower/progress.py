@@ -1,6 +1,6 @@
 """What a running deployment has done so far, read from the lines that its ServerApp writes.
 
-Place: operations; between `run/progress.jsonl` in the server's home and the display. Read only, so that watching can
+Place: operations; between `progress.jsonl` in the server's home and the display. Read only, so that watching can
 neither disturb nor delay a run.
 
 Guarantees (tests of the same name):
@@ -18,9 +18,10 @@ __all__ = ["EventReader", "GroupProgress", "RunProgress", "after"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupProgress:
-    """One sum of the plan: how often it was released and given up, and what it has cost."""
+    """One group of the plan: how often its sum was released, given up or tried again, and what it has cost."""
 
     released: int = 0
+    given_up: int = 0
     aborted: int = 0
     epsilon: float | None = None
 
@@ -38,22 +39,17 @@ class RunProgress:
     accuracy: float | None = None
     loss: float | None = None
     groups: dict[int, GroupProgress] = field(default_factory=dict)
-    ended: str | None = None
-    why: str = ""
-
-    def _group(self, event: dict[str, Any], **changes: Any) -> "RunProgress":
-        number = int(event.get("group", 0))
-        known = self.groups.get(number, GroupProgress())
-        return replace(self, groups={**self.groups, number: replace(known, **changes)})
+    ended: bool = False
 
 
 def after(progress: RunProgress, event: dict[str, Any]) -> RunProgress:
     """The progress after one more event; what is not known is ignored."""
     kind = event.get("event")
+    if kind == "begin":
+        return replace(progress, round_number=event.get("round"), stage=None, asked=0, answered=(), dropped=())
     if kind == "stage":
         return replace(
             progress,
-            round_number=event.get("round"),
             stage=event.get("stage"),
             asked=len(event.get("asked", ())),
             answered=(),
@@ -61,13 +57,10 @@ def after(progress: RunProgress, event: dict[str, Any]) -> RunProgress:
         )
     if kind == "answered":
         return replace(progress, answered=(*progress.answered, str(event.get("client"))))
-    if kind == "dropped":
+    if kind in ("dropped", "refused"):
         return replace(progress, dropped=(*progress.dropped, str(event.get("client"))))
-    known = progress.groups.get(int(event.get("group", 0)), GroupProgress())
-    if kind == "released":
-        return progress._group(event, released=known.released + 1)
-    if kind == "aborted":
-        return progress._group(event, aborted=known.aborted + 1)
+    if kind in ("released", "given up", "aborted"):
+        return replace(progress, groups={**progress.groups, **_counted(progress, event)})
     if kind == "round":
         groups = {
             number: replace(progress.groups.get(number, GroupProgress()), epsilon=epsilon)
@@ -80,9 +73,15 @@ def after(progress: RunProgress, event: dict[str, Any]) -> RunProgress:
             loss=event.get("loss"),
             groups={**progress.groups, **groups},
         )
-    if kind in ("finished", "failed"):
-        return replace(progress, ended=kind, why=str(event.get("why", "")))
+    if kind == "finished":
+        return replace(progress, ended=True)
     return progress
+
+
+def _counted(progress: RunProgress, event: dict[str, Any]) -> dict[int, GroupProgress]:
+    name = str(event["event"]).replace(" ", "_")
+    known = {number: progress.groups.get(number, GroupProgress()) for number in event.get("groups", ())}
+    return {number: replace(group, **{name: getattr(group, name) + 1}) for number, group in known.items()}
 
 
 class EventReader:

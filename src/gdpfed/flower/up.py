@@ -17,6 +17,7 @@ import numpy as np
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.certificates import make_node_key
+from gdpfed.flower.events import EVENTS
 from gdpfed.flower.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
 from gdpfed.flower.processes import Deployment
 from gdpfed.flower.progress import EventReader, RunProgress, after
@@ -88,7 +89,7 @@ class Federation:
     @property
     def progress_path(self) -> Path:
         """Where the ServerApp says what it does."""
-        return self.home.run_path / "progress.jsonl"
+        return self.home.path / EVENTS
 
 
 def prepare(
@@ -155,7 +156,7 @@ def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> Ru
     progress = RunProgress()
     submitted = last_seen = time.monotonic()
     was_seen = False
-    while progress.ended is None:
+    while not progress.ended:
         time.sleep(_POLL_SECONDS)
         for event in reader.new():
             progress = after(progress, event)
@@ -169,8 +170,6 @@ def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> Ru
         if not alive and now - last_seen > _SILENCE_SECONDS and (was_seen or now - submitted > _SERVER_APP_SECONDS):
             log = federation.home.path / "server.log"
             raise GdpfedError(f"the ServerApp ended before the run did: see {log} and {deployment.logs}")
-    if progress.ended != "finished":
-        raise GdpfedError(f"the run failed: {progress.why}; see {federation.home.path / 'server.log'}")
     return progress
 
 
