@@ -37,7 +37,7 @@ def up(
     nodes: Annotated[int, typer.Option("--nodes", help="SuperNodes, in three groups of budgets.")] = 6,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of training.")] = 3,
     method: Annotated[str, typer.Option("--method", help="As in gdpfed train.")] = "gdpfed+",
-    participation: Annotated[float, typer.Option("--participation", help="Mean fraction of nodes in a round.")] = 0.9,
+    participation: Annotated[float, typer.Option("--participation", help="Mean fraction of nodes in a round.")] = 0.5,
     app: Annotated[
         Path | None, typer.Option("--app", help="A project of gdpfed flower new. Default: a new one in the folder.")
     ] = None,

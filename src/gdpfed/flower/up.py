@@ -48,7 +48,7 @@ class UpSettings:
     nodes: int = 6
     rounds: int = 3
     method: str = "gdpfed+"
-    participation: float = 0.9
+    participation: float = 0.5
     epsilons: tuple[float, ...] = _EPSILONS
     delta: float = _DELTA
 
@@ -101,6 +101,7 @@ def prepare(
     allow_test_mode: bool = False,
 ) -> Federation:
     """Makes keys, homes, data and a plan in ``folder``; what an operator and the clients do before the first run."""
+    folder = folder.absolute()
     if (folder / "server").exists():
         raise InputError(f"{str(folder)!r} has a federation already: choose another --dir")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
