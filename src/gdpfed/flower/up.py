@@ -27,7 +27,7 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 
-__all__ = ["Federation", "UpSettings", "Watcher", "prepare", "run"]
+__all__ = ["Federation", "UpSettings", "Watcher", "follow", "prepare", "run", "start", "start_node", "submit"]
 
 _EPSILONS = (2.0, 8.0, 20.0)
 _DELTA = 1e-3
@@ -132,7 +132,7 @@ def prepare(
 def run(federation: Federation, deployment: Deployment, watch: Watcher) -> RunProgress:
     """Starts everything in ``deployment``, runs the app to its end, and returns the last progress."""
     start(federation, deployment)
-    deployment.submit(federation.app, home=federation.home.path, settings=_quoted("test-data", federation.test_data))
+    submit(federation, deployment)
     return follow(federation, deployment, watch)
 
 
@@ -149,6 +149,12 @@ def start_node(federation: Federation, deployment: Deployment, name: str) -> Non
     """Starts one node (again)."""
     home = federation.node_home(name)
     deployment.start_node(name, key=home / "node.key", home=home, settings=_quoted("data", home / "data.npz"))
+
+
+def submit(federation: Federation, deployment: Deployment) -> int:
+    """Starts the run, or goes on with it; returns Flower's number of it."""
+    test_data = _quoted("test-data", federation.test_data)
+    return deployment.submit(federation.app, home=federation.home.path, settings=test_data)
 
 
 def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> RunProgress:
