@@ -26,13 +26,18 @@ def main() -> int:
     faults = tuple(fault for fault in FAULTS if asked.only in fault.name)
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-faults-"))
     started = time.time()
-    print(f"{len(faults)} faults, in {folder}", flush=True)  # noqa: T201
-    storm = Storm(folder, faults, stage_seconds=asked.stage_seconds)
-    outcomes = storm.run(lambda text: print(f"{time.time() - started:6.0f} s  {text}", flush=True))  # noqa: T201
+    outcomes: list[Outcome] = []
+
+    def say(text: str) -> None:
+        print(f"{time.time() - started:6.0f} s  {text}", flush=True)  # noqa: T201
+        if asked.record:
+            rows = [as_mapping(outcome) for outcome in outcomes]
+            content = {"stage_seconds": asked.stage_seconds, "faults": len(faults), "outcomes": rows}
+            asked.record.write_text(json.dumps(content, indent=1) + "\n")
+
+    say(f"{len(faults)} faults, in {folder}")
+    Storm(folder, faults, stage_seconds=asked.stage_seconds).run(say, outcomes)
     print(table(outcomes))  # noqa: T201
-    if asked.record:
-        rows = [as_mapping(outcome) for outcome in outcomes]
-        asked.record.write_text(json.dumps({"stage_seconds": asked.stage_seconds, "outcomes": rows}, indent=1) + "\n")
     return 1 if any(outcome.failures for outcome in outcomes) else 0
 
 
