@@ -105,8 +105,8 @@ def client_app(
     return app
 
 
-def server_app(*, model: Any, evaluate: Callable[[Any], Mapping[str, float]] | None = None) -> ServerApp:
-    """A ServerApp that runs the plan of its home. ``evaluate(model)`` gives accuracy (%) and loss on public data."""
+def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, float]] | None = None) -> ServerApp:
+    """A ServerApp that runs the plan of its home. ``evaluate(model, context)`` gives accuracy (%) and loss on public data."""
     app = ServerApp()
 
     @app.main()
@@ -121,7 +121,7 @@ def server_app(*, model: Any, evaluate: Callable[[Any], Mapping[str, float]] | N
         def judged(vector: NDArray[np.float32]) -> Mapping[str, float]:
             if evaluate is None:
                 raise AssertionError("only called with a function")
-            return evaluate(with_vector(built, vector))
+            return evaluate(with_vector(built, vector), context)
 
         serve(ServerHome(Path(str(home))), built, grid, evaluate=None if evaluate is None else judged)
 

@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.events import Events, no_events
 from gdpfed.flower.homes import POPULATION, ServerHome
 from gdpfed.flower.released import Kept, KeptSums
 from gdpfed.flower.standings import Standings
@@ -113,7 +114,9 @@ class Deployment:
         standings: Standings,
         evaluate: Evaluate | None = None,
         fault: Fault = _no_fault,
+        events: Events = no_events,
     ) -> None:
+        self._events = events
         self._home, self._transport, self._evaluate, self._fault = home, transport, evaluate, fault
         self._settings = home.settings
         check_test_mode(self._settings.test_seed, is_allowed=True)
@@ -151,9 +154,11 @@ class Deployment:
                 raise InputError("the checkpoint is of another model: restore the model, or start another run")
             if folder.is_finished:
                 self._home.log(f"run {self._home.run_name!r} is finished: set a plan for another")
+                self._events("finished", rounds=state.round_number)
                 return state
             while state.round_number < self._plan.num_rounds:
                 started = time.perf_counter()
+                self._events("begin", round=state.round_number)
                 self._transport.refresh()
                 try:
                     state, record = self._round(state, ledger, places, folder)
@@ -165,6 +170,7 @@ class Deployment:
             tensors = torch.split(state.parameters, list(self._shape.sizes))
             folder.save_model(list(self._shape.names), [tensor.clone() for tensor in tensors])
             self._home.log(f"run {self._home.run_name!r} is finished after {state.round_number} rounds")
+            self._events("finished", rounds=state.round_number)
         return state
 
     def _folder(self, link: LedgerLink) -> RunFolder:
@@ -278,6 +284,9 @@ class Deployment:
         }
         for place, result in together(conversations, self._transport.exchange):
             attempt = attempts[place]
+            kind = "released" if result.total is not None else "given up" if result.is_charged else "aborted"
+            facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
+            self._events(kind, **facts, lost=result.vanished)
             if result.is_charged:
                 self._fault("unmasked", state.round_number)
                 yield place, Kept(total=result.total, attempts=attempt.attempts)
@@ -308,6 +317,7 @@ class Deployment:
 
         def charge() -> None:
             self._fault("charging", number)
+            self._events("charged", round=number, groups=list(planned.groups), attempt=attempt.number)
             for name, reserved in attempt.charges.items():
                 reserved.commit(self._places[attempt.sampled[name]])
             self._fault("charged", number)
@@ -378,8 +388,10 @@ class Deployment:
     ) -> None:
         spent = list(ledger.spent_by_group(ledger.state.run(self._home.run_name)).values())
         due = state.round_number % self._settings.evaluate_every == 0 or state.round_number == self._plan.num_rounds
+        shown: dict[str, float] = {}
         if self._evaluate is not None and due:
             judged = self._evaluate(state.parameters.numpy().copy())
+            shown = {name: _finite(judged[name], 0.0) for name in ("accuracy", "loss") if name in judged}
             folder.append(
                 "records.jsonl",
                 {
@@ -394,6 +406,7 @@ class Deployment:
                     **record,
                 },
             )
+        self._events("round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown)
         folder.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": 0})
         self._fault("recorded", state.round_number - 1)
         folder.save_checkpoint(state)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdpfed.flower.deployment import Deployment, Evaluate, Fault
+from gdpfed.flower.events import EVENTS, events_into
 from gdpfed.flower.homes import ServerHome
 from gdpfed.flower.standings import Standings
 from gdpfed.flower.test_mode import stop_here
@@ -23,6 +24,7 @@ def serve(
 ) -> TrainingState:
     """Runs, or goes on with, the run of a home; returns the last state."""
     enrolment = home.enrolment
+    events = events_into(home.path / EVENTS, run=home.run_name)
     standings = Standings(home.path / "standings.json", enrolment, log=home.log)
     transport = GridTransport(
         grid,
@@ -30,6 +32,7 @@ def serve(
         settings=home.settings,
         take_standing=lambda client, content, nonce: standings.take(client, content, nonce=nonce),
         log=home.log,
+        events=events,
     )
     return Deployment(
         home,
@@ -39,4 +42,5 @@ def serve(
         standings=standings,
         evaluate=evaluate,
         fault=fault,
+        events=events,
     ).run()

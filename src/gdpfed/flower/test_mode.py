@@ -9,6 +9,7 @@ Guarantees (tests of the same name):
 
 import os
 import signal
+from pathlib import Path
 
 from gdpfed.errors import PrivacyError
 from gdpfed.secure.randomness import Randomness, SimulatedRandomness, SystemRandomness
@@ -46,9 +47,22 @@ def randomness_for(session: Session, *, client: int, test_seed: int | None) -> R
 
 
 def stop_here(point: str, round_number: int | None = None) -> None:
-    """Ends this process as SIGKILL does, if a test asks for it: ``STOP_VARIABLE=point`` or ``point:round``."""
+    """Ends this process as SIGKILL does, if a test asks for it.
+
+    ``STOP_VARIABLE`` is ``point``, ``point:round``, or ``@FILE``: then the file has such words, and each is used once.
+    """
     asked = os.environ.get(STOP_VARIABLE)
     if asked is None or os.environ.get(VARIABLE) != "1":
         return
-    if asked in (point, f"{point}:{round_number}"):
-        os.kill(os.getpid(), signal.SIGKILL)
+    here = {point, f"{point}:{round_number}"}
+    if asked.startswith("@"):
+        path = Path(asked[1:])
+        words = path.read_text(encoding="utf-8").split() if path.is_file() else []
+        found = next((word for word in words if word in here), None)
+        if found is None:
+            return
+        words.remove(found)
+        path.write_text(" ".join(words), encoding="utf-8")
+    elif asked not in here:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

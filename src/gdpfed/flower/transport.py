@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gdpfed.errors import GdpfedError, InputError, MissingExtraError
 from gdpfed.flower.enrolment import Enrolment
+from gdpfed.flower.events import Events, no_events
 from gdpfed.flower.settings import DeploymentSettings
 from gdpfed.flower.wire import NONCE_BYTES, Standing, pack, unpack
 
@@ -61,7 +62,9 @@ class GridTransport:
         settings: DeploymentSettings,
         take_standing: Callable[[int, bytes, bytes], Standing | None],
         log: Callable[[str], None],
+        events: Events = no_events,
     ) -> None:
+        self._events = events
         self._grid, self._enrolment, self._settings = grid, enrolment, settings
         self._take_standing, self._log = take_standing, log
         self._text = enrolment.as_json().encode()
@@ -120,8 +123,14 @@ class GridTransport:
         if stage == "keys":
             self._online = set(self._grid.get_node_ids())
         clients = {self._nodes[client]: client for client in packets if self._nodes.get(client) in self._online}
+        names = {client: self._enrolment.clients[client].name for client in packets}
+        self._events("stage", stage=stage, asked=list(names.values()))
         for node, packet in self._sent(stage, {node: packets[client] for node, client in clients.items()}):
-            yield clients[node], packet
+            client = clients[node]
+            self._events("answered" if packet else "refused", stage=stage, client=names.pop(client))
+            yield client, packet
+        for name in names.values():
+            self._events("dropped", stage=stage, client=name)
 
     def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         seconds = self._settings.seconds(stage)
