@@ -10,4 +10,4 @@ from gdpfed.flower.test_mode import VARIABLE
 @pytest.fixture(autouse=True)
 def _test_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)

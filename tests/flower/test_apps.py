@@ -83,7 +83,7 @@ def served(federation: Federation, model: Any, app: ClientApp) -> list[str]:
     )
     seen = []
 
-    def evaluate(trained: Any) -> dict[str, float]:
+    def evaluate(trained: Any, context: Context) -> dict[str, float]:
         seen.append(trained)
         return {"accuracy": 10.0, "loss": float("nan")}
 
@@ -115,7 +115,7 @@ def test_arrays_and_modules_train(tmp_path: Path) -> None:
 
     federation = Federation(tmp_path / "arrays", sizes=(2, 2), epsilons=(1.0, 4.0), test_seed=None)
     model = [np.zeros((2, 3)), np.zeros(2, dtype=np.float32)]
-    app = client_app(model=model, data=number_in, train=lambda parts, data, context: [part + data for part in parts])
+    app = client_app(model=model, data=number_in, train=lambda parts, data, _: [part + data for part in parts])
     assert served(federation, model, app) == ["array0", "array1"]
     assert not any(federation.node_log(number) for number in federation.numbers)
 
@@ -127,7 +127,7 @@ def test_a_node_says_nothing_of_errors(tmp_path: Path) -> None:
         raise RuntimeError("patient 17")
 
     federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
-    app = client_app(model=[np.zeros(17)], data=broken, train=lambda model, data, context: model)
+    app = client_app(model=[np.zeros(17)], data=broken, train=lambda model, *_: model)
     federation.app = app
     grid = federation.grid()
     grid.recorded = []
@@ -148,7 +148,7 @@ def test_a_node_says_nothing_of_errors(tmp_path: Path) -> None:
 
 
 def test_a_node_without_a_home_is_told(tmp_path: Path) -> None:
-    app = client_app(model=[np.zeros(2)], data=number_in, train=lambda model, data, context: model)
+    app = client_app(model=[np.zeros(2)], data=number_in, train=lambda model, *_: model)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     InProcessGrid({})
     with pytest.raises(InputError, match="gdpfed-home"):

@@ -119,7 +119,7 @@ def test_another_enrolment_is_refused(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
     enrol(federation.home.path, [make_node_home(tmp_path / "new", epsilon=1.0, delta=DELTA)])
     before = federation.enrolment.digest
-    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, number: vector)
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     text = (federation.home.path / "enrolment.json").read_bytes()
     assert node.answer("announce", pack("announce", bytes(32), text)) == b""
     assert "differs from the pinned one" in federation.node_log(VICTIM)
@@ -217,7 +217,7 @@ def test_nothing_is_answered_twice(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
     sent = messages_to(federation, VICTIM)
     assert set(sent) == set(STAGES)
-    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, number: vector)
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     with Spend(federation.node(VICTIM)) as spend:
         rows = spend.num_rows
     for stage in STAGES[1:]:
@@ -246,7 +246,7 @@ def test_a_node_never_raises(quiet_federation: tuple[Federation, dict[str, bytes
         packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(packet)))
     packet = packet[:cut] if data.draw(st.booleans()) else packet + bytes(data.draw(st.binary(max_size=8)))
-    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, number: vector)
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     assert node.answer(stage, bytes(packet)) == b""
 
 

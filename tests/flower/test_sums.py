@@ -89,7 +89,7 @@ def test_a_bad_answer_is_its_senders_loss(kind: str, stage: str, tmp_path: Path)
 def test_an_answer_that_comes_twice_counts_once(tmp_path: Path) -> None:
     expected = federation_of(tmp_path / "one").serve()
     doubled = federation_of(tmp_path / "two")
-    state = doubled.serve(doubled.grid(disturb=lambda client, reply: [reply, reply]))
+    state = doubled.serve(doubled.grid(disturb=lambda _, reply: [reply, reply]))
     assert torch.equal(state.parameters, expected.parameters)
 
 

@@ -1,7 +1,7 @@
 """The server's run: sample, sum, charge, keep, publish, update, checkpoint; and again after a kill.
 
-Place: in the ServerApp, over an `Exchange` that carries packets; no framework here. Planning, encoding, secure sums, Top-k
-and the update are the simulator's functions, and the ledger is charged as `runs.ledgered` charges it:
+Place: in the ServerApp, over an `Exchange` that carries packets; no framework here. Planning, encoding, secure sums,
+Top-k and the update are the simulator's functions, and the ledger is charged as `runs.ledgered` charges it:
 
     reserve     each group's attempt at the round: who cannot pay is left out (its number is the session's attempt)
     charge      durable, before signatures go out: from then on the sum can be unmasked
@@ -325,6 +325,9 @@ class Deployment:
         def keys(client: int) -> bytes:
             return pack("keys", self._signed_terms, session.encoded(), self._standings.shown_to(client))
 
+        def standing(client: int, content: bytes) -> None:
+            self._standings.take(client, content, nonce=session.digest())
+
         return SumConversation(
             planned=planned,
             session=session,
@@ -333,7 +336,7 @@ class Deployment:
             model=model,
             keys=keys,
             charge=charge,
-            standing=lambda client, content: self._standings.take(client, content, nonce=session.digest()),
+            standing=standing,
             randomness=randomness_for(session, client=SERVER, test_seed=self._settings.test_seed),
             log=self._home.log,
         )
@@ -406,7 +409,9 @@ class Deployment:
                     **record,
                 },
             )
-        self._events("round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown)
+        self._events(
+            "round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown
+        )
         folder.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": 0})
         self._fault("recorded", state.round_number - 1)
         folder.save_checkpoint(state)
