@@ -144,7 +144,7 @@ def test_a_node_says_nothing_of_errors(tmp_path: Path) -> None:
         run_config={},
     )
     assert packet_in(app(asked, context)) == b""
-    assert "refused keys: expected a message with a packet" in federation.node_log(0)
+    assert "failed at keys: expected a message with a packet" in federation.node_log(0)
 
 
 def test_a_node_without_a_home_is_told(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_unregistered_identity_is_not_bound(tmp_path: Path) -> None:
 
 
 def test_a_home_in_use_twice_is_bound_once(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), settings={"min_online": 0.0})
     assert federation.app is not None
     nodes = {
         node: LocalNode(app=federation.app, node_config={"gdpfed-home": str(federation.node_path(0))})

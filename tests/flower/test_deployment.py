@@ -10,7 +10,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.transport import packet_in
 from gdpfed.flower.wire import unpack
 from gdpfed.ledger.ledger import Ledger
@@ -179,6 +179,41 @@ def test_an_exhausted_group_is_left_out(tmp_path: Path) -> None:
     assert [states.get((number, 0)) for number in range(3)] == [["published"], None, None]
     assert [states.get((number, 1)) for number in range(3)] == [["published"]] * 3
     assert "0 more fit" in federation.server_log
+
+
+def test_a_run_stops_without_its_nodes(tmp_path: Path) -> None:
+    """Rather than spend budgets on noise; and goes on when they are back."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    grid = federation.grid()
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == 0:
+            grid.offline = {100, 101, 102}
+
+    with pytest.raises(InputError, match="expected 2 of 4 enrolled nodes online"):
+        federation.serve(grid, fault=fault)
+    assert set(federation.states()) == {(0, 0), (0, 1)}
+    grid.offline = set()
+    assert federation.serve(grid).round_number == 2
+
+
+def test_a_run_keeps_its_terms(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    settings = federation.home.path / "settings.toml"
+    before = settings.read_text()
+    settings.write_text(before.replace("dropout_rate = 0.2", "dropout_rate = 0.3"))
+    with pytest.raises(PrivacyError, match="began on other terms"):
+        federation.serve()
+    # What is the server's own business may change.
+    settings.write_text(before.replace("max_attempts = 5", "max_attempts = 4"))
+    assert federation.serve().round_number == 2
 
 
 def test_a_run_folder_reads_like_the_simulators(tmp_path: Path) -> None:

@@ -128,6 +128,53 @@ def test_another_enrolment_is_refused(tmp_path: Path) -> None:
     assert pinned.digest == before
 
 
+def test_an_owner_may_ask_for_more_colluders(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+    lower_budget(federation.node(VICTIM), colluding_fraction=0.2)
+    federation.serve()
+    only_the_victim_complains(federation, "this node's owner asks for 0.2")
+
+
+def test_a_refused_message_ends_no_session(tmp_path: Path) -> None:
+    """Keys are asked for twice in the middle of a round: the second is refused, the round goes on."""
+    federation = federation_of(tmp_path)
+    keys: dict[int, bytes] = {}
+    again = []
+
+    def deliver(client: int, message: Message) -> bool:
+        if stage_of(message) == "keys":
+            keys[client] = packet_in(message)
+        if stage_of(message) == "input":
+            node = Node(federation.node(client), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+            again.append(node.answer("keys", keys[client]))
+        return True
+
+    federation.serve(federation.grid(deliver=deliver))
+    assert set(again) == {b""}
+    assert len(again) >= 8
+    assert set(map(tuple, federation.states().values())) == {("published",)}
+
+
+def test_a_new_session_ends_a_training_that_takes_too_long(tmp_path: Path) -> None:
+    """The server gave up and asks for keys again while the node still trains: the old input never leaves."""
+    federation = federation_of(tmp_path)
+    later: dict[str, bytes] = {}
+
+    def slow(model: Any, data: int, context: Context) -> Any:
+        if data == VICTIM and not later:
+            with Spend(federation.node(VICTIM)) as spend:
+                (run,) = spend.runs.values()
+                later["begun"] = b"x"
+                spend.begin(run, round_number=run.last[0], attempt=run.last[1] + 1)
+            SavedSessions(federation.node(VICTIM).sessions).forget()
+        return train(model, data, context)
+
+    federation.app = client_app(model=MODEL, data=number_in, train=slow)
+    federation.serve()
+    assert later
+    only_the_victim_complains(federation, "expected the session that this node's ledger has as its last")
+
+
 def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
     def made(model: Any, data: int, context: Context) -> Any:
         if data != VICTIM:

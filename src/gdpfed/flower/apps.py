@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.errors import GdpfedError, InputError, MissingExtraError
 from gdpfed.flower.homes import NodeHome, ServerHome
 from gdpfed.flower.node import Node
 from gdpfed.flower.test_mode import stop_here
@@ -79,6 +79,16 @@ def client_app(
 
     def answer(stage: str, message: Message, context: Context) -> Message:
         home = _node_home(context)
+        stop_here(f"node-{stage}")
+        try:
+            answered = asked(home, stage, message, context)
+        except Exception as error:  # what a user's functions raise would be sent to the server
+            home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
+            answered = b""
+        stop_here(f"node-{stage}-answered")
+        return Message(record_of(answered), reply_to=message)
+
+    def asked(home: NodeHome, stage: str, message: Message, context: Context) -> bytes:
         built = _built(model, context)
 
         def trained(vector: NDArray[np.float32], round_number: int) -> NDArray[np.float64]:
@@ -86,15 +96,7 @@ def client_app(
             return to_vector(train(with_vector(built, vector), data(inner), inner))
 
         node = Node(home, node_id=context.node_id, num_params=shape_of(built).num_params, train=trained)
-        stop_here(f"node-{stage}")
-        try:
-            packet = packet_in(message)
-        except InputError as error:
-            home.log(f"refused {stage}: {error}")
-            return Message(record_of(b""), reply_to=message)
-        answered = node.answer(stage, packet)
-        stop_here(f"node-{stage}-answered")
-        return Message(record_of(answered), reply_to=message)
+        return node.answer(stage, packet_in(message))
 
     def handler(stage: str) -> Callable[[Message, Context], Message]:
         return lambda message, context: answer(stage, message, context)
@@ -106,7 +108,7 @@ def client_app(
 
 
 def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, float]] | None = None) -> ServerApp:
-    """A ServerApp that runs the plan of its home. ``evaluate(model, context)``: accuracy (%) and loss on public data."""
+    """A ServerApp that runs the plan of its home; ``evaluate(model, context)``: accuracy (%) and loss on open data."""
     app = ServerApp()
 
     @app.main()

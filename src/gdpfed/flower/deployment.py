@@ -26,6 +26,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.events import Events, no_events
-from gdpfed.flower.homes import POPULATION, ServerHome
+from gdpfed.flower.homes import POPULATION, ServerHome, write_durably
 from gdpfed.flower.released import Kept, KeptSums
 from gdpfed.flower.standings import Standings
 from gdpfed.flower.sums import SumConversation, together
@@ -183,6 +184,7 @@ class Deployment:
                 or folder.ledger.run != link.run
             ):
                 raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan anew, or move it away")
+            self._check_terms(path)
             return folder
         test_seed = self._settings.test_seed
         settings = PlanSettings(
@@ -204,6 +206,7 @@ class Deployment:
             settings=settings,
             training=training,
         )
+        write_durably(self._terms_path(path), self._terms.encode())
         return create_run(
             path,
             task=task,
@@ -212,6 +215,17 @@ class Deployment:
             ledger=link,
             stamp=DEPLOYED if test_seed is None else TESTED,
         )
+
+    def _terms_path(self, path: Path) -> Path:
+        path.mkdir(parents=True, exist_ok=True)
+        return path / "terms.json"
+
+    def _check_terms(self, path: Path) -> None:
+        """Nodes refuse a run whose terms change: better to stop than to release noise."""
+        if self._terms_path(path).read_bytes() != self._terms.encode():
+            raise PrivacyError(
+                "the run began on other terms (tolerances, enrolment, plan, model): restore them, or start another run"
+            )
 
     # One round.
 

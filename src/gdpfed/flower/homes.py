@@ -114,16 +114,20 @@ class NodeBudget:
 
     ``epsilon`` and ``delta`` bound what whoever sees the released models learns. ``epsilon_server`` bounds what the
     server learns from all that this node ever sends it, at the same delta; without it, each run's plan bounds the
-    number of times that the node takes part. ``allow_test_mode``: predictable noise, for tests, never with real data.
+    number of times that the node takes part. ``colluding_fraction``: at least so much of each cohort must be able to
+    tell the server its noise without harm. ``allow_test_mode``: predictable noise, for tests, never with real data.
     """
 
     name: str
     epsilon: float
     delta: float
     epsilon_server: float | None = None
+    colluding_fraction: float = 0.0
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 <= self.colluding_fraction < 0.5:
+            raise InputError(f"expected 0 <= colluding_fraction < 0.5, got {self.colluding_fraction}")
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.epsilon_server is not None:
@@ -206,6 +210,7 @@ def make_node_home(
     delta: float,
     name: str | None = None,
     epsilon_server: float | None = None,
+    colluding_fraction: float = 0.0,
     allow_test_mode: bool = False,
 ) -> str:
     """A new node home; returns its announcement, JSON text to send to the operator."""
@@ -215,6 +220,7 @@ def make_node_home(
         epsilon=epsilon,
         delta=delta,
         epsilon_server=epsilon_server,
+        colluding_fraction=colluding_fraction,
         allow_test_mode=allow_test_mode,
     )
     _new_folder(path, "identity.key")

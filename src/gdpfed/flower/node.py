@@ -138,8 +138,9 @@ class Node:
             spend.check_budget(budget)
             spend.check_input(run, budget)
             made = self._client(terms, session, enrolment, run)
-            self._sessions.forget()
             spend.begin(run, round_number=session.round_number, attempt=session.attempt)
+            # Only now: a message that is refused must not end the session that is under way.
+            self._sessions.forget()
             self._keep(session, "shares", signed, made)
             return pack("keys", made.advertise(), self._standing(spend, enrolment, session.digest()).encode())
 
@@ -150,7 +151,13 @@ class Node:
             raise PrivacyError(
                 f"the terms are about a model of {terms.num_params} parameters, this node's has {self._num_params}"
             )
-        check_test_mode(terms.test_seed, is_allowed=self._home.budget.allow_test_mode)
+        budget = self._home.budget
+        check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
+        if terms.colluding_fraction < budget.colluding_fraction:
+            raise PrivacyError(
+                f"the noise is sized for a colluding fraction of {terms.colluding_fraction:g}, this node's owner asks "
+                f"for {budget.colluding_fraction:g}"
+            )
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 

@@ -83,7 +83,9 @@ class SavedSessions:
         try:
             yield Saved.decode(claim.read_bytes())
         except (InputError, PrivacyError):
-            os.rename(claim, path)
+            # Gone if another process has begun a new session: then this one is over.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(claim, path)
             raise
         except BaseException:
             claim.unlink(missing_ok=True)

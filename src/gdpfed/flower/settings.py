@@ -19,13 +19,15 @@ __all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
 class DeploymentSettings:
     """Seconds are how long the server waits for the answers of a stage; who answers later is lost.
 
-    ``start_seconds``: how long to wait for all enrolled nodes before the first round. ``test_seed``: keys, noise and
-    samples from addresses, for tests only; a node whose owner did not allow it refuses.
+    ``start_seconds``: how long to wait for all enrolled nodes before the first round, and for ``min_online`` of them
+    before every other: with fewer the run stops rather than spend budgets on noise, and can be resumed.
+    ``test_seed``: keys, noise and samples from addresses, for tests only; a node whose owner did not allow it refuses.
     """
 
     dropout_rate: float = 0.1
     colluding_fraction: float = 0.0
     start_seconds: float = 60.0
+    min_online: float = 0.5
     announce_seconds: float = 60.0
     keys_seconds: float = 120.0
     shares_seconds: float = 120.0
@@ -46,6 +48,8 @@ class DeploymentSettings:
         for name in ("max_attempts", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+        if not 0 <= self.min_online <= 1:
+            raise InputError(f"expected 0 <= min_online <= 1, got min_online={self.min_online}")
         if self.test_seed is not None and self.test_seed < 0:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
 

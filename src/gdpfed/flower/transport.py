@@ -9,6 +9,7 @@ Guarantees (tests of the same name):
   a_late_answer_is_a_dropout              it is never pulled.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,7 +70,8 @@ class GridTransport:
         self._take_standing, self._log = take_standing, log
         self._text = enrolment.as_json().encode()
         self._nodes: dict[int, int] = {}
-        self._asked: set[int] = set()
+        # When each node was last asked who it is.
+        self._asked: dict[int, float] = {}
         self._online: set[int] = set()
         self._is_first = True
 
@@ -79,25 +81,43 @@ class GridTransport:
         return len(self._nodes)
 
     def refresh(self) -> None:
-        """Asks nodes that came who they are; before the first round, waits for all that are enrolled."""
-        deadline = time.monotonic() + (self._settings.start_seconds if self._is_first else 0)
-        self._is_first = False
+        """Asks nodes that came who they are; waits for all before the first round, for enough before the others."""
+        deadline = time.monotonic() + self._settings.start_seconds
+        enrolled = len(self._enrolment.clients)
+        fewest = math.ceil(self._settings.min_online * enrolled)
+        wanted, self._is_first = enrolled if self._is_first else fewest, False
         while True:
             self._online = set(self._grid.get_node_ids())
-            # Who went and came back is asked again.
-            self._asked &= self._online
-            new = sorted(self._online - self._asked)
+            new = self._unknown()
             if new:
                 self._announce(new)
             present = sum(node in self._online for node in self._nodes.values())
-            if present == len(self._enrolment.clients) or time.monotonic() >= deadline:
+            if present >= wanted:
                 return
+            if time.monotonic() >= deadline:
+                break
             time.sleep(self._settings.poll_seconds)
+        if present < fewest:
+            raise InputError(
+                f"expected {fewest} of {enrolled} enrolled nodes online (min_online), got {present}: the run stops; "
+                f"start it again when they are back"
+            )
+
+    def _unknown(self) -> list[int]:
+        """Nodes to ask: those that came, those that went and came back, and after a while those that did not say."""
+        now, bound = time.monotonic(), set(self._nodes.values())
+        self._asked = {node: when for node, when in self._asked.items() if node in self._online}
+        long_ago = now - self._settings.announce_seconds
+        return sorted(
+            node
+            for node in self._online
+            if node not in self._asked or (node not in bound and self._asked[node] < long_ago)
+        )
 
     def _announce(self, nodes: list[int]) -> None:
         nonce = secrets.token_bytes(NONCE_BYTES)
         packet = pack("announce", nonce, self._text)
-        self._asked |= set(nodes)
+        self._asked |= dict.fromkeys(nodes, time.monotonic())
         for node, content in self._sent("announce", dict.fromkeys(nodes, packet)):
             try:
                 (encoded,) = unpack(content, stage="announce", num_parts=1)
