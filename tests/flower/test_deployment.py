@@ -154,6 +154,27 @@ def test_killed_anywhere_no_round_is_released_twice(point: str, tmp_path: Path) 
     assert max(run.charged) <= 3
 
 
+def test_killed_at_its_very_end(tmp_path: Path) -> None:
+    """Both groups lose a round, so that the run ends early; killed before the model is saved, it still ends."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    points = iter(["charged", "charged", "closed"])
+    waiting = [next(points)]
+
+    def fault(reached: str, number: int) -> None:
+        if reached == waiting[0] and number >= (waiting[0] == "closed"):
+            waiting[0] = next(points, "")
+            if reached == "closed" or waiting[0] == "closed":
+                raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            federation.serve(fault=fault)
+    assert not open_run(federation.home.run_path).is_finished
+    state = federation.serve()
+    assert state.round_number == 1
+    assert open_run(federation.home.run_path).is_finished
+
+
 def test_a_finished_run_stays_finished(tmp_path: Path) -> None:
     federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), test_seed=None)
     first = federation.serve()

@@ -142,3 +142,15 @@ def test_settings_are_a_file() -> None:
     with pytest.raises(InputError, match="did you mean 'dropout_rate'"):
         settings_from_toml("dropout = 0.1", source="x")
     assert DELTA > 0
+
+
+def test_a_log_is_bounded_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdpfed.flower.homes._LARGEST_LOG", 1000)
+    make_node_home(tmp_path, epsilon=1.0, delta=1e-5, name="x")
+    home = NodeHome(tmp_path)
+    for _ in range(100):
+        home.log("a line\nand \x1b[31m another")
+    lines = (tmp_path / "node.log").read_text().splitlines()
+    assert sum(path.stat().st_size for path in tmp_path.glob("node.log*")) < 3000
+    assert all(line.endswith("a line?and ?[31m another") for line in lines)
+    assert stat.S_IMODE((tmp_path / "node.log").stat().st_mode) == 0o600

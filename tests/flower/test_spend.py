@@ -87,6 +87,8 @@ def test_sessions_only_go_up(tmp_path: Path) -> None:
         run = spend.runs[terms_of("one").digest.hex()]
         with pytest.raises(PrivacyError, match="none is answered twice"):
             spend.begin(run, round_number=0, attempt=1)
+        with pytest.raises(PrivacyError, match="fewer than 1000 attempts"):
+            spend.begin(run, round_number=1, attempt=1000)
         with pytest.raises(PrivacyError, match="beyond them"):
             spend.begin(run, round_number=2, attempt=0)
         spend.begin(run, round_number=1, attempt=0)

@@ -157,7 +157,8 @@ class Deployment:
                 self._home.log(f"run {self._home.run_name!r} is finished: set a plan for another")
                 self._events("finished", rounds=state.round_number)
                 return state
-            while state.round_number < self._plan.num_rounds:
+            run = ledger.state.run(self._home.run_name)
+            while state.round_number < self._plan.num_rounds and run.is_open:
                 started = time.perf_counter()
                 self._events("begin", round=state.round_number)
                 self._transport.refresh()
@@ -168,6 +169,7 @@ class Deployment:
                     break
                 self._finish_round(state, record, folder, ledger, seconds=time.perf_counter() - started)
             ledger.close_run(self._home.run_name)
+            self._fault("closed", state.round_number)
             tensors = torch.split(state.parameters, list(self._shape.sizes))
             folder.save_model(list(self._shape.names), [tensor.clone() for tensor in tensors])
             self._home.log(f"run {self._home.run_name!r} is finished after {state.round_number} rounds")

@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 POPULATION = "clients"
+_LARGEST_LOG = 4 << 20
 _LOGGER = logging.getLogger("gdpfed.flower")
 
 
@@ -101,6 +102,9 @@ def _log(path: Path, text: str) -> None:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     line = "".join(letter if letter.isprintable() else "?" for letter in text)[:2000]
     _LOGGER.info("%s", line)
+    # Whoever sends nonsense all day must not fill the disk.
+    if path.is_file() and path.stat().st_size > _LARGEST_LOG:
+        path.replace(path.with_name(path.name + ".1"))
     with open(path, "a", encoding="utf-8", opener=private_opener) as file:
         file.write(f"{now} {line}\n")
 

@@ -34,6 +34,9 @@ from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
 
 __all__ = ["JoinedRun", "Spend"]
 
+# Attempts are rows: nobody may fill the disk with them.
+_MOST_ATTEMPTS = 1000
+
 
 @dataclass(kw_only=True)
 class JoinedRun:
@@ -192,6 +195,8 @@ class Spend:
 
     def begin(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""
+        if attempt >= _MOST_ATTEMPTS:
+            raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
         if (round_number, attempt) <= run.last:
             raise PrivacyError(
                 f"expected a session after round {run.last[0]}, attempt {run.last[1]}, got round {round_number}, "
