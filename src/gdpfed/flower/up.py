@@ -1,4 +1,4 @@
-"""A whole federation on this machine, for a moment: keys, homes, a plan, Flower's processes, a training, and away again.
+"""A whole federation on this machine, for a moment: keys, homes, a plan, Flower's processes, a training, and away.
 
 Place: operations, over homes, project and processes; `gdpfed flower up` is a few lines over `prepare` and `run`. It is
 what an operator and six clients would do on seven machines, with the same programs and the same files.
