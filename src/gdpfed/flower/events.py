@@ -46,6 +46,6 @@ def events_into(path: Path, *, run: str) -> Events:
 def _is_of(path: Path, run: str) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
-            return json.loads(file.readline()).get("run") == run
+            return bool(json.loads(file.readline()).get("run") == run)
     except (OSError, ValueError, AttributeError):
         return False
