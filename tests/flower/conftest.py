@@ -1,4 +1,6 @@
-"""Test mode is allowed here."""
+"""Test mode is allowed here, and nothing waits for the disk: no test of this folder cuts the power."""
+
+import os
 
 import pytest
 
@@ -8,3 +10,4 @@ from gdpfed.flower.test_mode import VARIABLE
 @pytest.fixture(autouse=True)
 def _test_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(os, "fsync", lambda _: None)

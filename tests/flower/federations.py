@@ -59,7 +59,12 @@ def plan_for(
     listed = np.repeat(epsilons, sizes)
     budgets = Budgets(epsilons=listed, deltas=np.full(len(listed), DELTA), clients=tuple(map(str, range(len(listed)))))
     settings = PlanSettings(
-        method=method, num_rounds=rounds, participation=participation, clip_norm=0.5, delta=DELTA, max_participations=cap
+        method=method,
+        num_rounds=rounds,
+        participation=participation,
+        clip_norm=0.5,
+        delta=DELTA,
+        max_participations=cap,
     )
     return make_plan(budgets, settings)
 
@@ -136,7 +141,7 @@ class Federation:
     def serve(self, grid: InProcessGrid | None = None, *, fault: Fault | None = None) -> TrainingState:
         more = {} if fault is None else {"fault": fault}
         return serve(
-            self.home, MODEL, grid or self.grid(), evaluate=lambda vector: {"accuracy": 50.0, "loss": 1.0}, **more
+            self.home, MODEL, grid or self.grid(), evaluate=lambda _: {"accuracy": 50.0, "loss": 1.0}, **more
         )
 
     def node_log(self, number: int) -> str:

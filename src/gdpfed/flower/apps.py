@@ -3,10 +3,10 @@
     app = client_app(model=make_model, data=load, train=train)       # client_app.py
     app = server_app(model=make_model, evaluate=evaluate)            # server_app.py
 
-Place: the front door of a deployment. ``model`` is a `torch.nn.Module`, a list of numpy arrays, or a function of the run's
-context that makes one; ``data(context)`` is anything; ``train(model, data, context)`` returns the trained model. The round
-is in ``context.run_config["gdpfed-round"]``. Where the homes are: the run config's `gdpfed-home` for the server, the node
-config's `gdpfed-home` for a node. Everything else comes from the homes, never from the run config.
+Place: the front door of a deployment. ``model`` is a `torch.nn.Module`, a list of numpy arrays, or a function of the
+run's context that makes one; ``data(context)`` is anything; ``train(model, data, context)`` returns the trained model.
+The round is in ``context.run_config["gdpfed-round"]``. Where the homes are: the run config's `gdpfed-home` for the
+server, the node config's `gdpfed-home` for a node. Everything else comes from the homes, never from the run config.
 
 Guarantees (tests of the same name):
   arrays_and_modules_train       scikit-learn's or JAX's arrays as well as PyTorch's modules.
@@ -106,7 +106,7 @@ def client_app(
 
 
 def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, float]] | None = None) -> ServerApp:
-    """A ServerApp that runs the plan of its home. ``evaluate(model, context)`` gives accuracy (%) and loss on public data."""
+    """A ServerApp that runs the plan of its home. ``evaluate(model, context)``: accuracy (%) and loss on public data."""
     app = ServerApp()
 
     @app.main()

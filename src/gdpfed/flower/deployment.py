@@ -1,7 +1,7 @@
 """The server's run: sample, sum, charge, keep, publish, update, checkpoint; and again after a kill.
 
-Place: in the ServerApp, over an `Exchange` that carries packets; no framework here. Planning, encoding, secure sums, Top-k
-and the update are the simulator's functions, and the ledger is charged as `runs.ledgered` charges it:
+Place: in the ServerApp, over an `Exchange` that carries packets; no framework here. Planning, encoding, secure sums,
+Top-k and the update are the simulator's functions, and the ledger is charged as `runs.ledgered` charges it:
 
     reserve     each group's attempt at the round: who cannot pay is left out (its number is the session's attempt)
     charge      durable, before signatures go out: from then on the sum can be unmasked
@@ -124,9 +124,7 @@ class Deployment:
         self._initial, self._shape = torch.from_numpy(initial.copy()).float(), shape
         if len(initial) != shape.num_params:
             raise InputError(f"expected {shape.num_params} parameters, got {len(initial)}")
-        self._planned = planned_sums(
-            self._plan, num_params=shape.num_params, tolerance=self._settings.tolerance
-        )
+        self._planned = planned_sums(self._plan, num_params=shape.num_params, tolerance=self._settings.tolerance)
         self._terms = Terms(
             run=home.run_name,
             plan=plan_to_toml(self._plan),
@@ -179,7 +177,11 @@ class Deployment:
         path = self._home.run_path
         if (path / "run.toml").is_file() and (path / "versions.json").is_file():
             folder = open_run(path)
-            if plan_hash(folder.plan) != plan_hash(self._plan) or folder.ledger is None or folder.ledger.run != link.run:
+            if (
+                plan_hash(folder.plan) != plan_hash(self._plan)
+                or folder.ledger is None
+                or folder.ledger.run != link.run
+            ):
                 raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan anew, or move it away")
             return folder
         test_seed = self._settings.test_seed
@@ -224,9 +226,7 @@ class Deployment:
         stopped: set[int] = set()
         for _ in range(self._settings.max_attempts):
             missing = [
-                planned
-                for planned in self._planned
-                if planned.place not in results and planned.place not in stopped
+                planned for planned in self._planned if planned.place not in results and planned.place not in stopped
             ]
             if not missing:
                 break
@@ -325,6 +325,9 @@ class Deployment:
         def keys(client: int) -> bytes:
             return pack("keys", self._signed_terms, session.encoded(), self._standings.shown_to(client))
 
+        def standing(client: int, content: bytes) -> None:
+            self._standings.take(client, content, nonce=session.digest())
+
         return SumConversation(
             planned=planned,
             session=session,
@@ -333,7 +336,7 @@ class Deployment:
             model=model,
             keys=keys,
             charge=charge,
-            standing=lambda client, content: self._standings.take(client, content, nonce=session.digest()),
+            standing=standing,
             randomness=randomness_for(session, client=SERVER, test_seed=self._settings.test_seed),
             log=self._home.log,
         )
@@ -406,14 +409,18 @@ class Deployment:
                     **record,
                 },
             )
-        self._events("round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown)
+        self._events(
+            "round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown
+        )
         folder.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": 0})
         self._fault("recorded", state.round_number - 1)
         folder.save_checkpoint(state)
         self._fault("checkpointed", state.round_number - 1)
         KeptSums(folder.path, state.round_number).forget()
         listed = ", ".join(f"{value:.3f}" for value in spent)
-        self._home.log(f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}")
+        self._home.log(
+            f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}"
+        )
 
 
 def _is_lost(kept: Kept | None) -> bool:

@@ -1,14 +1,14 @@
 """A node's side of a deployment: six answers, each after its own checks, and silence otherwise.
 
 Place: in the ClientApp, under no framework: bytes in, bytes out. All that decides comes from the node's own home: its
-budget, its key, the pinned server and enrolment, its ledger. `gdpfed.secure.client` does the cryptography and has its own
-reasons to refuse. A refusal is an empty answer and a line in the node's log: to everybody else it is a dropout.
+budget, its key, the pinned server and enrolment, its ledger. `gdpfed.secure.client` does the cryptography and has its
+own reasons to refuse. A refusal is an empty answer and a line in the node's log: to everybody else it is a dropout.
 
 What a node checks before it gives keys: the terms are signed by the pinned server and name the pinned enrolment and its
 own model's size; the plan is what it claims, computed again here; its group follows from the budgets that all clients
 signed; the whole plan, after all runs that it ever joined, keeps its budget; the session is later than all that it
-answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the input
-is charged, durably.
+answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
+input is charged, durably.
 
 Training cannot fail in a way that others see: an error, a wrong shape or NaNs count as an update of zero, with noise.
 
@@ -226,9 +226,7 @@ class Node:
             with Spend(self._home) as spend:
                 client, session, _, run = self._loaded(saved, spend)
                 masked = client.mask(delivery, update)
-                spend.send(
-                    run, self._home.budget, round_number=session.round_number, attempt=session.attempt
-                )
+                spend.send(run, self._home.budget, round_number=session.round_number, attempt=session.attempt)
                 self._keep(session, "agree", saved.terms, client)
             return pack("input", masked)
 

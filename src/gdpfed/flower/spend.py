@@ -9,9 +9,9 @@ synchronous=FULL, a journal beside it, a hash chain, one writer. Rows:
     revealed   shares, before they leave
 
 What is counted. Whoever sees the models: all rounds of all runs that were joined, whether or not the node was sampled
-(it cannot know when it was not), composed by PLD. If a round in which the node revealed is tried again, one release more
-has happened than rounds have passed, and the run's last round is refused instead. The server: every masked input, also
-of attempts that came to nothing, because a quorum of others can unmask without this node.
+(it cannot know when it was not), composed by PLD. If a round in which the node revealed is tried again, one release
+more has happened than rounds have passed, and the run's last round is refused instead. The server: every masked input,
+also of attempts that came to nothing, because a quorum of others can unmask without this node.
 
 Guarantees (tests of the same name):
   joining_charges_the_whole_plan     and a run that would overspend over all runs is refused.
@@ -69,9 +69,9 @@ class Spend:
         try:
             for row in self._store.rows:
                 self._apply(row.kind, dict(row.content))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, InputError):
             self._store.close()
-            raise PrivacyError(f"the node's ledger {str(path)!r} has a row of another format ({error})") from None
+            raise PrivacyError(f"the node's ledger {str(path)!r} has a row of another format: restore it") from None
 
     def __enter__(self) -> "Spend":
         return self
@@ -149,7 +149,7 @@ class Spend:
             before = spent(self.events(), delta=budget.delta)
             raise PrivacyError(
                 f"run {terms.run!r} would cost this node more than epsilon {budget.epsilon:g} at delta "
-                f"{budget.delta:g}: {before:.4f} is spent or promised, and the plan's {plan.num_rounds} rounds do not fit"
+                f"{budget.delta:g}: {before:.4f} is spent or promised, the plan's {plan.num_rounds} rounds do not fit"
             )
         self._write(
             "join",
@@ -198,7 +198,7 @@ class Spend:
                 f"attempt {attempt}: none is answered twice"
             )
         extra = run.extra + (run.revealed_round == round_number)
-        if not 0 <= round_number or round_number + 1 + extra > run.num_rounds:
+        if round_number < 0 or round_number + 1 + extra > run.num_rounds:
             again = f", {extra} of them twice" if extra else ""
             raise PrivacyError(
                 f"run {run.name!r} was charged for {run.num_rounds} rounds, round {round_number} is beyond them{again}"
@@ -224,8 +224,8 @@ def _place(run: JoinedRun, round_number: int, attempt: int) -> dict[str, object]
 def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> None:
     if group.delta > budget.delta or group.epsilon_release > budget.epsilon:
         raise PrivacyError(
-            f"{group.name!r} of the plan costs epsilon {group.epsilon_release:.4f} at delta {group.delta:.3g}, this node "
-            f"allows {budget.epsilon:g} at {budget.delta:.3g}"
+            f"{group.name!r} of the plan costs epsilon {group.epsilon_release:.4f} at delta {group.delta:.3g}, "
+            f"this node allows {budget.epsilon:g} at {budget.delta:.3g}"
         )
     cost = spent([event], delta=budget.delta)
     if not cost <= budget.epsilon:

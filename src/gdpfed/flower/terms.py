@@ -1,7 +1,7 @@
 """The terms of a run, signed by the server: the whole plan, and all else that a client's promise depends on.
 
-Place: sent to a node whenever it is asked for keys. The digest of the terms stands where a session has its plan hash, so
-that every key and every signature of the protocol covers the plan, the tolerances, the run's name and the enrolment.
+Place: sent to a node whenever it is asked for keys. The digest of the terms stands where a session has its plan hash,
+so that every key and every signature of the protocol covers the plan, the tolerances, the run's name and the enrolment.
 
 Guarantees (tests of the same name):
   terms_are_signed            by the pinned server, or refused.

@@ -1,8 +1,8 @@
 """Packets over Flower's Grid: which node is which client, push, poll, and give up in time.
 
 Place: between `deployment` and Flower. A node is bound to a client by a signature of the client's identity over a fresh
-nonce and the node's own number; whoever cannot sign is not bound and gets nothing. Answers count only from the node that
-was asked, and only until their stage's time is over. `send_and_receive` is not used: it sleeps three seconds.
+nonce and the node's own number; whoever cannot sign is not bound and gets nothing. Answers count only from the node
+that was asked, and only until their stage's time is over. `send_and_receive` is not used: it sleeps three seconds.
 
 Guarantees (tests of the same name):
   an_unregistered_identity_is_not_bound   with a line in the server's log; the others are not affected.
@@ -174,7 +174,7 @@ class GridTransport:
         made = list(self._grid.push_messages(outgoing))
         if len(made) != len(outgoing):
             raise InputError(
-                f"expected the SuperLink to take {len(outgoing)} messages, got {len(made)}: is the model too large for it?"
+                f"expected the SuperLink to take {len(outgoing)} messages, got {len(made)}: is the model too large?"
             )
         return made
 

@@ -36,7 +36,9 @@ class ModelShape:
 
 def _is_module(model: Any) -> bool:
     """Without importing PyTorch for those who do not use it."""
-    return any(kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__)
+    return any(
+        kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__
+    )
 
 
 def _arrays(model: Any) -> list[NDArray[Any]]:

@@ -1,8 +1,8 @@
 """What travels between the apps: a packet of parts, strictly decoded.
 
-Place: around the messages of `gdpfed.secure`, inside Flower's. Little-endian: the format's name, its version, the stage,
-the number of parts, their lengths, the parts; a packet ends where its parts end. An empty answer is a refusal, and says
-nothing more.
+Place: around the messages of `gdpfed.secure`, inside Flower's. Little-endian: the format's name, its version, the
+stage, the number of parts, their lengths, the parts; a packet ends where its parts end. An empty answer is a refusal,
+and says nothing more.
 
     stage      server -> node                                        node -> server
     announce   a nonce, the enrolment                                standing

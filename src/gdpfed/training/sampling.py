@@ -1,8 +1,8 @@
 """Who takes part in a round.
 
 Place: the first step of a round. Poisson: every client tosses its own coin, with its group's probability, each round. A
-client that reached `max_participations` is left out. In a simulation the coins follow from the seed; in a deployment the
-sample is secret, and the coins (`system_coins`) come from the operating system.
+client that reached `max_participations` is left out. In a simulation the coins follow from the seed; in a deployment
+the sample is secret, and the coins (`system_coins`) come from the operating system.
 
 Guarantees (tests of the same name):
   cohort_is_poisson           the cohort's variance is n q (1 - q), not 0 as for a fixed size.
