@@ -55,7 +55,10 @@ def as_mapping(outcome: Outcome) -> dict[str, object]:
 
 def table(outcomes: list[Outcome]) -> str:
     """As Markdown."""
-    lines = ["| killed | seconds | charges | released sums | noise / plan | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    lines = [
+        "| killed | seconds | charges | released sums | noise / plan | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
     for outcome in outcomes:
         noise = "" if outcome.noise is None else f"{outcome.noise:.2f}"
         verdict = "; ".join(outcome.failures) or "holds"

@@ -107,13 +107,15 @@ def _readable(address: str) -> str:
 def ask(port: int, authority: Path, head: str, body: bytes = b"") -> bytes:
     """A raw request, so that no library tidies the path."""
     context = ssl.create_default_context(cafile=str(authority))
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
-        with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
-            lines = f"{head} HTTP/1.1\r\nhost: x\r\nx-signature: abc\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-            connection.sendall(lines.encode() + body)
-            parts = []
-            while part := connection.recv(1 << 16):
-                parts.append(part)
+    lines = [f"{head} HTTP/1.1", "host: x", "x-signature: abc", "connection: close", f"content-length: {len(body)}"]
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
     return b"".join(parts)
 
 

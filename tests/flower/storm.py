@@ -1,7 +1,7 @@
 """A run in which something is killed in every round, with real processes, and what must hold afterwards.
 
-Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round. The
-training changes nothing, so that what is released is noise alone, and its size can be measured.
+Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round.
+The training changes nothing, so that what is released is noise alone, and its size can be measured.
 """
 
 import math
@@ -88,7 +88,7 @@ class Storm:
     def __init__(self, folder: Path, faults: tuple[Fault, ...], *, stage_seconds: float = 45.0) -> None:
         self.folder, self.faults = folder, faults
         seconds = {f"{stage}_seconds": stage_seconds for stage in STAGES}
-        # A sum that was unmasked and lost is one release more than rounds: nodes then refuse as many of the last rounds.
+        # A sum that was unmasked and lost is one release more than rounds: nodes then refuse the last rounds.
         spare = 2 + sum(fault.kills in ("server", "superlink") for fault in faults)
         self.federation: Federation = prepare(
             folder,

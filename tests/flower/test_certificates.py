@@ -1,5 +1,6 @@
 """Certificates and keys, checked by OpenSSL through Python's ssl, over a real connection."""
 
+import contextlib
 import socket
 import ssl
 import stat
@@ -20,19 +21,18 @@ def connect(certificates: Path, *, trusted: Path, name: str) -> str:
 
         def serve() -> None:
             connection, _ = listening.accept()
-            with connection:
-                try:
-                    server.wrap_socket(connection, server_side=True).close()
-                except (ssl.SSLError, ConnectionError):
-                    pass
+            with connection, contextlib.suppress(ssl.SSLError, ConnectionError):
+                server.wrap_socket(connection, server_side=True).close()
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
             client = ssl.create_default_context(cafile=str(trusted))
-            with socket.create_connection(listening.getsockname()) as plain:
-                with client.wrap_socket(plain, server_hostname=name) as connection:
-                    return str(connection.getpeercert())
+            with (
+                socket.create_connection(listening.getsockname()) as plain,
+                client.wrap_socket(plain, server_hostname=name) as connection,
+            ):
+                return str(connection.getpeercert())
         finally:
             thread.join()
 
@@ -86,5 +86,5 @@ def test_what_cannot_be_a_certificate_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="host name"):
         make_certificates(tmp_path, hosts=["föd.example"])
     (tmp_path / "ca.key").unlink()
-    with pytest.raises(InputError, match="bring ca.key back"):
+    with pytest.raises(InputError, match=r"bring ca\.key back"):
         make_certificates(tmp_path, hosts=["127.0.0.1"])

@@ -4,7 +4,6 @@ import json
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 

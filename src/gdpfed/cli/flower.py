@@ -169,9 +169,7 @@ def certificate(
             if (folder / name).exists():
                 (folder / name).replace(folder / f"{name}.old")
         make_certificates(folder, hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
-        _say(
-            "made a new certificate: restart the SuperLink and the gate; nodes need nothing, they trust the same authority"
-        )
+        _say("made a new certificate: restart the SuperLink and the gate; nodes trust the same authority as before")
     if (folder / "server.crt").is_file():
         _say(f"{folder / 'server.crt'} holds for {days_left(folder / 'server.crt')} days")
     _say(f"{folder / 'ca.crt'} holds for {days_left(folder / 'ca.crt')} days")

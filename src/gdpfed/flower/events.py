@@ -1,7 +1,7 @@
 """What the server is doing, for whoever watches it: a line for each event.
 
-Place: written by the ServerApp into its home, read by `progress`. Who was asked and who answered stands there by name, as
-it does in the ledger: a file for the operator only (mode 0600), and it is gone when the next run starts.
+Place: written by the ServerApp into its home, read by `progress`. Who was asked and who answered stands there by name,
+as it does in the ledger: a file for the operator only (mode 0600), and it is gone when the next run starts.
 
 Guarantees (tests of the same name):
   events_are_for_the_operator_only   mode 0600, nothing but names, counts and what is released anyway.
@@ -46,6 +46,6 @@ def events_into(path: Path, *, run: str) -> Events:
 def _is_of(path: Path, run: str) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
-            return json.loads(file.readline()).get("run") == run
+            return bool(json.loads(file.readline()).get("run") == run)
     except (OSError, ValueError, AttributeError):
         return False

@@ -82,8 +82,8 @@ def main(arguments: list[str]) -> int:
     signal.set_wakeup_fd(ask)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    with open(arguments[0], "ab") as log:  # noqa: PTH123 - bytes of another program
-        command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    with open(arguments[0], "ab") as log:
+        command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - ours
     while True:
         ready, _, _ = select.select([asked, sys.stdin.fileno()], [], [])
         told = sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1)

@@ -47,7 +47,7 @@ def need_flower() -> None:
         raise MissingExtraError(package="flwr", extra="flower", purpose="deployment") from None
     if shutil.which("flower-superlink", path=environment(Path())["PATH"]) is None:
         raise InputError(
-            f"expected flower-superlink beside {sys.executable}, found none: pip install 'gdpfed[flower]' with this Python"
+            f"expected flower-superlink beside {sys.executable}, found none: pip install 'gdpfed[flower]' there"
         )
 
 
@@ -231,7 +231,7 @@ class Deployment:
 
     def flwr(self, *words: str) -> dict[str, Any]:
         """Calls ``flwr`` and returns its JSON answer."""
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - Flower's own command
             [shutil.which("flwr", path=self.environment["PATH"]) or "flwr", *words, "--format", "json"],
             env=self.environment,
             cwd=self.folder,
@@ -273,7 +273,7 @@ class Deployment:
         if program is None:
             raise InputError(f"expected {command[0]} on the PATH, found none: pip install 'gdpfed[flower]'")
         log = self.logs / f"{name}.log"
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - Flower's own commands
             [sys.executable, "-I", "-S", keeper.__file__, str(log), program, *command[1:]],
             env=self.environment,
             cwd=self.folder,

@@ -58,6 +58,6 @@ def _project_name(name: str) -> str:
     package = made.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package) or package in ("gdpfed", "flwr", "test", "tests"):
         raise InputError(
-            f"expected a folder whose name can be a Python package's, got {name!r}: choose another, such as my-federation"
+            f"expected a folder whose name can be a Python package's, got {name!r}: take another, such as my-federation"
         )
     return made

@@ -1,4 +1,4 @@
-"""A whole federation on this machine, for a moment: keys, homes, a plan, Flower's processes, a training, and away again.
+"""A whole federation on this machine, for a moment: keys, homes, a plan, Flower's processes, a training, and away.
 
 Place: operations, over homes, project and processes; `gdpfed flower up` is a few lines over `prepare` and `run`. It is
 what an operator and six clients would do on seven machines, with the same programs and the same files.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.certificates import make_node_key
@@ -202,6 +203,7 @@ def _deal_data(folder: Path, names: tuple[str, ...]) -> None:
     np.savez(folder / "public-test.npz", pictures=_small(data.test_inputs), labels=data.test_labels)
 
 
-def _small(pictures: np.ndarray) -> np.ndarray:
+def _small(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
     """28 by 28 pixels to 7 by 7: every parameter of the model gets noise, so a small model is a better one."""
-    return pictures.reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4), dtype=np.float32).reshape(-1, 49)
+    means: NDArray[np.float32] = pictures.reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4), dtype=np.float32)
+    return means.reshape(-1, 49)
