@@ -140,9 +140,7 @@ class Federation:
 
     def serve(self, grid: InProcessGrid | None = None, *, fault: Fault | None = None) -> TrainingState:
         more = {} if fault is None else {"fault": fault}
-        return serve(
-            self.home, MODEL, grid or self.grid(), evaluate=lambda _: {"accuracy": 50.0, "loss": 1.0}, **more
-        )
+        return serve(self.home, MODEL, grid or self.grid(), evaluate=lambda _: {"accuracy": 50.0, "loss": 1.0}, **more)
 
     def node_log(self, number: int) -> str:
         path = self.node_path(number) / "node.log"
