@@ -308,8 +308,8 @@ def deployment_table() -> str:
     )
     return (
         f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of "
-        f"{record['rounds']} rounds, MB for each client. Own share: imports and answers of the app on a node, and the server between exchanges, of "
-        "the latency.\n\n" + markdown_table(head, rows)
+        f"{record['rounds']} rounds, MB for each client. Own share: imports and answers of the app on a node, and the "
+        "server between exchanges, of the latency.\n\n" + markdown_table(head, rows)
     )
 
 
@@ -320,8 +320,8 @@ def thousand_text() -> str:
         return "Not measured yet: `python benchmarks/thousand_nodes.py`.\n"
     seconds = ", ".join(f"{value:.0f}" for value in record["seconds_per_round"])
     return (
-        f"{record['nodes']:,} nodes on Flower's simulation runtime, {100 * record['dropout']:.0f} % of a cohort vanishing "
-        f"at a random stage: {record['rounds']} rounds took {seconds} s (the first with the announcements of all nodes) "
+        f"{record['nodes']:,} nodes on Flower's simulation runtime, {100 * record['dropout']:.0f} % of a cohort "
+        f"vanishing at a random stage: {record['rounds']} rounds took {seconds} s (the first with all announcements) "
         f"on {record['cores']} cores at a load of {record['load']:.0f}. {record['asked']} invitations, "
         f"{record['answered']:,} answers, {record['dropped']} lost; {record['released']} sums released, "
         f"{record['aborted']} tried again, {record['given up']} given up.\n"
