@@ -1,6 +1,6 @@
 """Kills Flower's real processes, one after the other, and prints whether the invariants held: `make faults`.
 
-python tools/faults.py [--only TEXT] [--record FILE]
+python tools/faults.py [--only TEXT] [--record FILE] [--resume]
 """
 
 import argparse
@@ -22,8 +22,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has this text")
     parser.add_argument("--record", type=Path, help="write the results here, as JSON")
     parser.add_argument("--stage-seconds", type=float, default=45.0, help="how long the server waits for answers")
+    parser.add_argument("--resume", action="store_true", help="only what the record does not have yet")
     asked = parser.parse_args()
-    faults = tuple(fault for fault in FAULTS if asked.only in fault.name)
+    before = json.loads(asked.record.read_text())["outcomes"] if asked.resume and asked.record.is_file() else []
+    done = {row["killed"] for row in before}
+    faults = tuple(fault for fault in FAULTS if asked.only in fault.name and fault.name not in done)
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-faults-"))
     started = time.time()
     outcomes: list[Outcome] = []
@@ -31,8 +34,8 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.time() - started:6.0f} s  {text}", flush=True)  # noqa: T201
         if asked.record:
-            rows = [as_mapping(outcome) for outcome in outcomes]
-            content = {"stage_seconds": asked.stage_seconds, "faults": len(faults), "outcomes": rows}
+            rows = before + [as_mapping(outcome) for outcome in outcomes]
+            content = {"stage_seconds": asked.stage_seconds, "faults": len(FAULTS), "outcomes": rows}
             asked.record.write_text(json.dumps(content, indent=1) + "\n")
 
     say(f"{len(faults)} faults, in {folder}")
