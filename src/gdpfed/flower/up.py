@@ -162,20 +162,23 @@ def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> Ru
     """Tells ``watch`` what happens until the run has ended; raises if it ended badly."""
     reader = EventReader(federation.progress_path)
     progress = RunProgress()
-    submitted = last_seen = time.monotonic()
+    submitted = last_event = last_look = time.monotonic()
     was_seen = False
     while not progress.ended:
         time.sleep(_POLL_SECONDS)
+        now = time.monotonic()
         for event in reader.new():
             progress = after(progress, event)
             watch(progress)
-            last_seen = time.monotonic()
+            last_event = now
+        if min(now - last_event, now - last_look) < _SILENCE_SECONDS:
+            continue
+        last_look = now
         if deployment.superlink is None or not deployment.superlink.is_alive:
             raise GdpfedError(f"the SuperLink ended in the middle of the run: see {deployment.logs / 'superlink.log'}")
-        alive = bool(deployment.superlink.find("flwr-serverapp"))
-        was_seen = was_seen or alive
-        now = time.monotonic()
-        if not alive and now - last_seen > _SILENCE_SECONDS and (was_seen or now - submitted > _SERVER_APP_SECONDS):
+        is_seen = bool(deployment.superlink.find("flwr-serverapp"))
+        was_seen = was_seen or is_seen
+        if not is_seen and (was_seen or now - submitted > _SERVER_APP_SECONDS):
             log = federation.home.path / "server.log"
             raise GdpfedError(f"the ServerApp ended before the run did: see {log} and {deployment.logs}")
     return progress
