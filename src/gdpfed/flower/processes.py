@@ -234,18 +234,14 @@ class Deployment:
         """Flower's word for the state of a run, for example ``running`` or ``finished:completed``."""
         return str(self.flwr("list", _CONNECTION, "--run-id", str(run))["runs"][0]["status"])
 
+    def log_of(self, run: int, *, lines: int = 6) -> str:
+        """The end of what a run's ServerApp printed, for an error message."""
+        done = self._called("log", str(run), _CONNECTION, "--show")
+        return " | ".join(line.strip() for line in done.stdout.splitlines()[-lines:] if line.strip())
+
     def flwr(self, *words: str) -> dict[str, Any]:
         """Calls ``flwr`` and returns its JSON answer."""
-        done = subprocess.run(  # noqa: S603 - Flower's own command
-            [shutil.which("flwr", path=self.environment["PATH"]) or "flwr", *words, "--format", "json"],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = self._called(*words, "--format", "json")
         start = done.stdout.find("{")
         with contextlib.suppress(json.JSONDecodeError):
             answer = json.JSONDecoder().raw_decode(done.stdout[start:])[0] if start >= 0 else {}
@@ -254,6 +250,24 @@ class Deployment:
         raise GdpfedError(
             f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
         )
+
+    def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
+        program = shutil.which("flwr", path=self.environment["PATH"]) or "flwr"
+        try:
+            return subprocess.run(  # noqa: S603 - Flower's own command
+                [program, *words],
+                env=self.environment,
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_SECONDS,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise GdpfedError(
+                f"flwr {' '.join(words[:2])} did not end in {_COMMAND_SECONDS:g} s: is the machine too busy?"
+            ) from None
 
     def stop(self) -> None:
         """Takes everything down: the nodes first, so that they can say goodbye to the SuperLink."""

@@ -133,8 +133,8 @@ def prepare(
 def run(federation: Federation, deployment: Deployment, watch: Watcher) -> RunProgress:
     """Starts everything in ``deployment``, runs the app to its end, and returns the last progress."""
     start(federation, deployment)
-    submit(federation, deployment)
-    return follow(federation, deployment, watch)
+    number = submit(federation, deployment)
+    return follow(federation, deployment, watch, run=number)
 
 
 def start(federation: Federation, deployment: Deployment) -> None:
@@ -158,7 +158,7 @@ def submit(federation: Federation, deployment: Deployment) -> int:
     return deployment.submit(federation.app, home=federation.home.path, settings=test_data)
 
 
-def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> RunProgress:
+def follow(federation: Federation, deployment: Deployment, watch: Watcher, *, run: int) -> RunProgress:
     """Tells ``watch`` what happens until the run has ended; raises if it ended badly."""
     reader = EventReader(federation.progress_path)
     progress = RunProgress()
@@ -179,8 +179,8 @@ def follow(federation: Federation, deployment: Deployment, watch: Watcher) -> Ru
         is_seen = bool(deployment.superlink.find("flwr-serverapp"))
         was_seen = was_seen or is_seen
         if not is_seen and (was_seen or now - submitted > _SERVER_APP_SECONDS):
-            log = federation.home.path / "server.log"
-            raise GdpfedError(f"the ServerApp ended before the run did: see {log} and {deployment.logs}")
+            said = deployment.log_of(run)
+            raise GdpfedError(f"the ServerApp ended before the run did; logs are in {deployment.logs}; it said: {said}")
     return progress
 
 
