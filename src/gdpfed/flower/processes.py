@@ -43,8 +43,8 @@ def need_flower() -> None:
     """Raises unless Flower's programs are installed beside this Python."""
     if sys.platform != "linux":
         raise InputError(
-            f"expected Linux, got {sys.platform}: only there it is sure that no process is left; start Flower's programs "
-            f"yourself, as gdpfed flower init and node print them"
+            f"expected Linux, got {sys.platform}: only there it is sure that no process is left; start Flower's "
+            f"programs yourself, as gdpfed flower init and node print them"
         )
     try:
         import flwr  # noqa: F401 - only to see that it is there
