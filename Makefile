@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test format docs bench constraints clean
+.PHONY: run test faults format docs bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
@@ -21,6 +21,11 @@ test: $(VENV)/test-ready
 	$(BIN)/mypy
 	tools/chromium.sh
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
+
+# Half an hour of killed processes; prints a table.
+faults: $(VENV)/test-ready
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --record benchmarks/results/faults.json
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py
 
 format: $(VENV)/test-ready
 	$(BIN)/ruff check --fix .

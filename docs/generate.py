@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from results_page import draw_pictures, markdown_table, results_page
 
@@ -63,6 +64,16 @@ COMMANDS = [
     "ledger leave",
     "ledger tighten",
     "ledger close",
+    "flower",
+    "flower up",
+    "flower new",
+    "flower init",
+    "flower gate",
+    "flower certificate",
+    "flower node",
+    "flower enrol",
+    "flower plan",
+    "flower pin",
 ]
 
 
@@ -236,6 +247,87 @@ def simulators_table() -> str:
     )
 
 
+def _measured(name: str) -> dict[str, Any] | None:
+    path = DOCS.parent / "benchmarks" / "results" / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def faults_table() -> str:
+    """What was killed, and what held, as `make faults` left it."""
+    record = _measured("faults.json")
+    if record is None:
+        return "Not measured yet: `make faults`.\n"
+    rows = [
+        (
+            row["killed"],
+            f"{row['seconds']:.0f}",
+            str(row["charges"]),
+            str(len(row["released_groups"])),
+            "" if row["noise"] is None else f"{row['noise']:.2f}",
+            "; ".join(row["failures"]) or "holds",
+        )
+        for row in record["outcomes"]
+    ]
+    head = ("SIGKILL of", "seconds to the end of the round", "charges", "sums released", "noise / plan", "invariants")
+    done = "" if len(rows) > record["faults"] else f"{len(rows)} of {record['faults']} faults were run. "
+    return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
+
+
+_NAMES = {"fedavg": "Flower FedAvg (no privacy)", "secagg": "Flower SecAgg+ (no noise)", "ours": "gdpfed"}
+
+
+def deployment_table() -> str:
+    """Latency and bytes of a round, as `benchmarks/deployment.py` left them."""
+    record = _measured("deployment.json")
+    if record is None:
+        return "Not measured yet: `python benchmarks/deployment.py`.\n"
+    rows = [
+        (
+            f"{row['num_params']:,}",
+            _NAMES[row["name"]],
+            str(row["exchanges"]),
+            f"{row['seconds']:.1f}",
+            f"{row['seconds'] / row['exchanges']:.1f}",
+            f"{row['up_bytes'] / 1e6:.2f}",
+            f"{row['down_bytes'] / 1e6:.2f}",
+            f"{100 * row['own_share']:.0f} %",
+            f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
+        )
+        for row in record["rows"]
+    ]
+    head = (
+        "parameters",
+        "",
+        "exchanges",
+        "s a round",
+        "s an exchange",
+        "MB up",
+        "MB down",
+        "own share",
+        "own CPU s a message",
+    )
+    return (
+        f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of "
+        f"{record['rounds']} rounds, MB for each client. Own share: imports and answers of the app on a node, and the "
+        "server between exchanges, of the latency.\n\n" + markdown_table(head, rows)
+    )
+
+
+def thousand_text() -> str:
+    """A thousand simulated nodes, as `benchmarks/thousand_nodes.py` left it."""
+    record = _measured("thousand_nodes.json")
+    if record is None:
+        return "Not measured yet: `python benchmarks/thousand_nodes.py`.\n"
+    seconds = ", ".join(f"{value:.0f}" for value in record["seconds_per_round"])
+    return (
+        f"{record['nodes']:,} nodes on Flower's simulation runtime, {100 * record['dropout']:.0f} % of a cohort "
+        f"vanishing at a random stage: {record['rounds']} rounds took {seconds} s (the first with all announcements) "
+        f"on {record['cores']} cores at a load of {record['load']:.0f}. {record['asked']} invitations, "
+        f"{record['answered']:,} answers, {record['dropped']} lost; {record['released']} sums released, "
+        f"{record['aborted']} tried again, {record['given up']} given up.\n"
+    )
+
+
 def filled(page: str, tables: dict[str, str]) -> str:
     """A page that is written by hand, its tables filled in."""
     text = (DOCS / page).read_text(encoding="utf-8")
@@ -271,6 +363,13 @@ def main() -> int:
         ("results.md", results_page(RECORDS, NOTES)),
         ("limits.md", limits()),
         ("benchmarks.md", filled("benchmarks.md", {"simulators": simulators_table()})),
+        (
+            "deployment.md",
+            filled(
+                "deployment.md",
+                {"faults": faults_table(), "deployment": deployment_table(), "thousand": thousand_text()},
+            ),
+        ),
     ):
         path = DOCS / name
         if "--check" in sys.argv:

@@ -163,3 +163,11 @@ def test_released_variance_is_enough_for_every_cohort(dropout: float, colluding:
 def test_impossible_tolerances_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tolerance(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.25, 0.49])
+def test_tolerated_dropouts_are_the_quantile_of_scipy(rate: float) -> None:
+    tolerance = Tolerance(dropout_rate=rate)
+    for cohort in (1, 2, 3, 5, 10, 37, 100, 1000, 20000):
+        wanted = int(stats.binom.ppf(1 - tolerance.abort_rate, cohort, rate))
+        assert tolerance.dropouts(cohort) == min(wanted, cohort - tolerance.quorum(cohort))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdpfed.planning.plan import Plan
-from gdpfed.training.sampling import sample_clients
+from gdpfed.training.sampling import sample_clients, system_coins
 from tests.training import checkers
 from tests.training.worlds import changed, plan_of
 
@@ -71,3 +71,12 @@ def test_a_cohort_is_sorted_and_reproducible(plan: Plan) -> None:
     assert (np.diff(one) > 0).all()
     everybody = changed(plan, lambda _: {"sampling_rate": 1.0})
     assert len(sample_clients(everybody, groups, nobody, seed=1, round_number=3)) == len(groups)
+
+
+def test_system_coins_are_fair() -> None:
+    """Mean and variance of a million coins to 5 standard errors; two draws have nothing in common."""
+    coins = system_coins(1_000_000)
+    assert ((coins >= 0) & (coins < 1)).all()
+    assert abs(coins.mean() - 0.5) < 5 * np.sqrt(1 / 12 / len(coins))
+    assert abs(coins.var() - 1 / 12) < 5 * np.sqrt(1 / 180 / len(coins))
+    assert not np.isin(system_coins(1000), coins[:1000]).any()

@@ -14,6 +14,7 @@ from gdpfed import __version__
 from gdpfed.cli.account import account
 from gdpfed.cli.audit import audit
 from gdpfed.cli.data import data_app
+from gdpfed.cli.flower import flower_app
 from gdpfed.cli.ledger import ledger_app
 from gdpfed.cli.plan import plan_app, verify
 from gdpfed.cli.report import plot_runs, report_runs
@@ -44,6 +45,7 @@ app.command()(verify)
 app.command()(account)
 app.command()(audit)
 app.add_typer(reproduce_app, name="reproduce")
+app.add_typer(flower_app, name="flower")
 
 
 def _print_version(wanted: bool) -> None:

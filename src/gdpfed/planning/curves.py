@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import interpolate
 
 from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import rough_noise_multiplier
@@ -29,6 +28,8 @@ _NODES: dict[Accountant, int] = {"pld": 13, "rdp": 9}
 def _curve(nodes: FloatArray, noise: FloatArray) -> NoiseCurve:
     if len(nodes) == 1:
         return lambda values: np.full(np.shape(values), noise[0])
+    from scipy import interpolate
+
     joined = interpolate.PchipInterpolator(np.log(nodes), np.log(noise), extrapolate=True)
     return lambda values: np.exp(joined(np.log(values)))
 

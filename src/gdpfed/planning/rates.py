@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from gdpfed.errors import InputError
 from gdpfed.planning.curves import NoiseCurve
@@ -129,6 +128,8 @@ def problem_one_rates(problem: ProblemOne, *, participation: float) -> tuple[flo
     The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). Without
     its constant part, and brought to about 1, it has the same minimiser and is well conditioned.
     """
+    from scipy import optimize
+
     sizes = _sizes(problem.groups)
     cohort = participation * sizes.sum()
     scale = problem.varying_part(np.full(len(sizes), participation))
@@ -172,6 +173,8 @@ def snr_rates(
         above = np.clip(rates, floor, ceilings) - floor
         room = cohort - floor * sizes.sum()
         return floor + above * (room / (above * sizes).sum() if above.any() else 0.0)
+
+    from scipy import optimize
 
     corners = [np.where(np.arange(len(sizes)) == place, ceiling, floor) for place, ceiling in enumerate(ceilings)]
     starts = [
@@ -258,6 +261,8 @@ def sample_rates(
             f"rates 'sample' find no common noise multiplier for a mean rate of {participation:g}: budgets lie too far "
             f"apart or the participation is too large; take other rates"
         )
+    from scipy import optimize
+
     rough = float(optimize.brentq(excess, low, high, args=(rough_sampling_rate,), xtol=1e-5))
     # The rough rates are off by some per mille: Newton steps with the calibrated ones.
     step = 1e-3

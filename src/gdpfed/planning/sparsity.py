@@ -11,7 +11,6 @@ Guarantees (tests of the same name):
 import math
 from collections.abc import Sequence
 
-from scipy import special
 
 from gdpfed.errors import InputError
 
@@ -62,5 +61,7 @@ def noise_energy_kept(keep_fraction: float) -> float:
     """
     if keep_fraction >= 1:
         return 1.0
+    from scipy import special
+
     threshold = -float(special.ndtri(keep_fraction / 2))
     return keep_fraction + 2 * threshold * math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import check_delta, delta_after_rounding, gaussian_epsilon, grid_interval
@@ -116,6 +115,8 @@ def server_view(
 
 def _percentile_of_participations(share: float, num_rounds: int, sampling_rate: float) -> int:
     """The smallest count that at least ``share`` of the clients do not exceed (binomial)."""
+    from scipy import special
+
     return int(np.argmax(special.bdtr(np.arange(num_rounds + 1), num_rounds, sampling_rate) >= share))
 
 

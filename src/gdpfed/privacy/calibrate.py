@@ -17,7 +17,6 @@ Guarantees (tests of the same name):
 import math
 from collections.abc import Callable
 
-from scipy import optimize
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import (
@@ -107,6 +106,8 @@ def _bracketed_root(
     if near == far:
         far = near + (1e-3 if upwards else -1e-3)
         return near, (known(far) - known(near)) / (far - near)
+    from scipy import optimize
+
     root = float(optimize.brentq(known, near, far, xtol=tolerance, rtol=1e-12))
     one, other = sorted(seen, key=lambda x: abs(x - root))[:2]
     return root, (known(other) - known(one)) / (other - one)

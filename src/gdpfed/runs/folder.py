@@ -90,6 +90,7 @@ class RunFolder:
     plan: Plan
     seed: int
     ledger: LedgerLink | None = None
+    stamp: str = STAMP
 
     @property
     def is_finished(self) -> bool:
@@ -164,20 +165,22 @@ class RunFolder:
         """The final model, by parameter name."""
         content = _safetensors().save(
             {name: tensor.contiguous() for name, tensor in zip(names, tensors, strict=True)},
-            metadata=_metadata(plan=plan_hash(self.plan), seed=self.seed, stamp=STAMP),
+            metadata=_metadata(plan=plan_hash(self.plan), seed=self.seed, stamp=self.stamp),
         )
         _replace(self.path / "model.safetensors", content)
 
 
-def create_run(path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None) -> RunFolder:
-    """A new folder, with everything that is fixed before the first round."""
+def create_run(
+    path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None, stamp: str = STAMP
+) -> RunFolder:
+    """A new folder, with everything that is fixed before the first round; ``stamp`` says what kind of run it is."""
     if (path / "run.toml").exists():
         raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another --out")
     with _explained(path):
         path.mkdir(parents=True, exist_ok=True)
     if task.budgets.clients is not None:
         task = _with_own_budgets(path, task)
-    header = f"# A gdpfed run. {STAMP}.\n# Go on: gdpfed resume {path.name}\n"
+    header = f"# A gdpfed run. {stamp}.\n# Go on: gdpfed resume {path.name}\n"
     save_plan(plan, path / "plan.toml")
     versions = {
         "gdpfed": gdpfed.__version__,
@@ -186,13 +189,13 @@ def create_run(path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerL
         "numpy": np.__version__,
         "plan": plan_hash(plan),
         "seed": seed,
-        "stamp": STAMP,
+        "stamp": stamp,
     }
     _replace(path / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
     if ledger is not None:
         _replace(path / "ledger.json", ledger.as_json().encode())
     _replace(path / "run.toml", (header + f"# seed = {seed}\n" + task_to_toml(task)).encode())
-    return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger)
+    return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp)
 
 
 def _with_own_budgets(path: Path, task: Task) -> Task:
@@ -221,4 +224,5 @@ def open_run(path: Path) -> RunFolder:
         plan=load_plan(path / "plan.toml"),
         seed=int(versions["seed"]),
         ledger=read_link(path / "ledger.json"),
+        stamp=str(versions.get("stamp", STAMP)),
     )

@@ -25,7 +25,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import Tolerance
@@ -92,6 +91,8 @@ def _threshold(cohort: int, degree: int, dropouts: int, colluders: int) -> int:
 
 def failures(*, cohort: int, degree: int, threshold: int, dropouts: int, colluders: int) -> tuple[float, float]:
     """Upper bounds on the probabilities that a circle is insecure, or loses too many holders of a client."""
+    from scipy import stats
+
     caught = float(stats.hypergeom.sf(threshold - 1, cohort - 1, colluders, degree))
     bad = min(colluders + dropouts, cohort)
     run = math.exp(

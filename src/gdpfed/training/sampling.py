@@ -1,14 +1,17 @@
 """Who takes part in a round.
 
 Place: the first step of a round. Poisson: every client tosses its own coin, with its group's probability, each round. A
-client that reached `max_participations` is left out. The sample is secret in a deployment; in a simulation it follows
-from the seed.
+client that reached `max_participations` is left out. In a simulation the coins follow from the seed; in a deployment
+the sample is secret, and the coins (`system_coins`) come from the operating system.
 
 Guarantees (tests of the same name):
   cohort_is_poisson           the cohort's variance is n q (1 - q), not 0 as for a fixed size.
   coins_are_independent       between clients and between rounds.
   cap_is_kept                 no client takes part more often than the plan allows.
+  system_coins_are_fair       and never the same twice.
 """
+
+import os
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +19,29 @@ from numpy.typing import NDArray
 from gdpfed import streams
 from gdpfed.planning.plan import Plan
 
-__all__ = ["sample_clients"]
+__all__ = ["chosen_clients", "sample_clients", "system_coins"]
 
 
 def sample_clients(
     plan: Plan, assignment: NDArray[np.int64], participations: NDArray[np.int64], *, seed: int, round_number: int
 ) -> NDArray[np.int64]:
     """The clients of one round, in increasing order."""
-    rates = np.array([group.sampling_rate for group in plan.groups])
     coins = streams.generator(seed, "sample", round_number=round_number).random(len(assignment))
+    return chosen_clients(plan, assignment, participations, coins)
+
+
+def chosen_clients(
+    plan: Plan, assignment: NDArray[np.int64], participations: NDArray[np.int64], coins: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Those whose coin, uniform on [0, 1), is below their group's rate; in increasing order."""
+    rates = np.array([group.sampling_rate for group in plan.groups])
     taking_part = coins < rates[assignment]
     if plan.max_participations is not None:
         taking_part &= participations < plan.max_participations
     return np.flatnonzero(taking_part)
+
+
+def system_coins(num: int) -> NDArray[np.float64]:
+    """Multiples of 2^-53 from the operating system's generator: nobody can tell who will be sampled."""
+    words = np.frombuffer(os.urandom(8 * num), dtype="<u8")
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,1 @@
+"""The apps of benchmarks/deployment.py: the same vector by three ways."""

@@ -1,0 +1,122 @@
+"""What is measured in a ServerApp and in a ClientApp, in the same way for all contestants."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.run import Run
+
+__all__ = ["MeasuredClientApp", "MeasuredGrid", "process_started"]
+
+
+def process_started() -> float:
+    """When this process was started, in seconds since 1970."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    booted = next(int(row.split()[1]) for row in Path("/proc/stat").read_text().splitlines() if row.startswith("btime"))
+    return booted + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _size(message: Message) -> int:
+    """Bytes of a message as Flower stores and sends it."""
+    if not message.has_content():
+        return 0
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
+
+
+class MeasuredGrid(Grid):
+    """Passes everything on, and writes a line for each exchange: when, and how many bytes each way."""
+
+    def __init__(self, inner: Grid, path: str) -> None:
+        self._inner, self._path = inner, Path(path)
+        self._open: dict[str, Any] = {}
+        self._waiting: set[str] = set()
+
+    def set_run(self, run: Run) -> None:
+        """Passed on."""
+        self._inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """Passed on."""
+        return self._inner.run
+
+    def create_message(self, *arguments: Any, **named: Any) -> Message:
+        """Passed on."""
+        return self._inner.create_message(*arguments, **named)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Passed on."""
+        return self._inner.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Passed on."""
+        return self._inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """The begin of an exchange."""
+        sent = list(messages)
+        kind = sent[0].metadata.message_type if sent else ""
+        self._open = {"kind": kind, "start": time.time(), "down": sum(map(_size, sent)), "up": 0, "messages": len(sent)}
+        numbers = list(self._inner.push_messages(sent))
+        self._waiting = set(numbers)
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The end of an exchange, when the last one has come."""
+        found = list(self._inner.pull_messages(message_ids))
+        for reply in found:
+            self._open["up"] += _size(reply)
+            self._waiting.discard(reply.metadata.reply_to_message_id)
+        if found and not self._waiting:
+            self._write(self._open)
+        return found
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """A whole exchange."""
+        sent = list(messages)
+        made = {"kind": sent[0].metadata.message_type if sent else "", "start": time.time(), "messages": len(sent)}
+        found = list(self._inner.send_and_receive(sent, timeout=timeout))
+        if sent:
+            self._write({**made, "down": sum(map(_size, sent)), "up": sum(map(_size, found))})
+        return found
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({**facts, "end": time.time()}) + "\n")
+
+
+class MeasuredClientApp(ClientApp):
+    """Calls another ClientApp, and writes a line for each message: seconds of start, imports and answer."""
+
+    def __init__(self, inner: ClientApp, *, before_imports: tuple[float, float]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._imported = (time.time(), time.process_time())
+        self._before = before_imports
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The answer of the other."""
+        began = (time.time(), time.process_time())
+        reply = self._inner(message, context)
+        ended = (time.time(), time.process_time())
+        facts = {
+            "kind": message.metadata.message_type,
+            "run": context.run_id,
+            "start_seconds": self._before[0] - process_started(),
+            "import_seconds": self._imported[0] - self._before[0],
+            "answer_seconds": ended[0] - began[0],
+            "import_cpu": self._imported[1] - self._before[1],
+            "answer_cpu": ended[1] - began[1],
+            "total_cpu": ended[1],
+        }
+        path = Path(str(context.run_config["timings"])) / f"{context.node_id}.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps(facts) + "\n")
+        return reply

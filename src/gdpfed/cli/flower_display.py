@@ -1,0 +1,94 @@
+"""What `gdpfed flower up` shows while it runs: a live table on a terminal, lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gdpfed.cli.show import console, rounded_up
+from gdpfed.flower.progress import RunProgress
+from gdpfed.flower.up import Watcher
+from gdpfed.planning.plan import Plan
+
+__all__ = ["line", "watching"]
+
+
+def line(progress: RunProgress, plan: Plan) -> str:
+    """One line about a stage that is over, or a round."""
+    where = f"round {(progress.round_number or 0) + 1}/{plan.num_rounds}"
+    if progress.stage is None:
+        return "starting"
+    lost = f", lost {', '.join(progress.dropped)}" if progress.dropped else ""
+    return f"{where}  {progress.stage:8s} {len(progress.answered)} of {progress.asked} answered{lost}"
+
+
+def result(progress: RunProgress) -> str:
+    """One line about the last round that is over."""
+    judged = "" if progress.accuracy is None else f"  accuracy {progress.accuracy:.2f} %"
+    judged += "" if progress.loss is None else f"  loss {progress.loss:.3f}"
+    spent = [group.epsilon for _, group in sorted(progress.groups.items())]
+    costs = " ".join("-" if epsilon is None else rounded_up(epsilon, 2) for epsilon in spent)
+    missing = sum(progress.rounds_done - group.released for group in progress.groups.values())
+    lost = f"  {missing} sums without a release" if missing > 0 else ""
+    return f"round {progress.rounds_done} done{judged}  epsilon {costs}{lost}"
+
+
+@contextmanager
+def watching(plan: Plan, *, quiet: bool) -> Iterator[Watcher]:
+    """Calls with the progress show what is new."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stdout.isatty():
+        with _live(plan) as watch:
+            yield watch
+    else:
+        yield _plain(plan)
+
+
+def _plain(plan: Plan) -> Watcher:
+    before = RunProgress()
+    started = time.perf_counter()
+
+    def watch(progress: RunProgress) -> None:
+        nonlocal before
+        clock = f"{time.perf_counter() - started:6.1f} s  "
+        is_over = progress.asked and len(progress.answered) + len(progress.dropped) >= progress.asked
+        if is_over and line(progress, plan) != line(before, plan):
+            sys.stdout.write(clock + line(progress, plan) + "\n")
+        if progress.rounds_done > before.rounds_done:
+            sys.stdout.write(clock + result(progress) + "\n")
+        sys.stdout.flush()
+        before = progress
+
+    return watch
+
+
+@contextmanager
+def _live(plan: Plan) -> Iterator[Watcher]:
+    from rich.console import Group as Stack
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    def shown(progress: RunProgress) -> Stack:
+        made = Table(title=None)
+        for column in ("group", "clients", "budget", "epsilon (release)", "released", "tried again"):
+            made.add_column(column, justify="right", no_wrap=True)
+        for number, group in enumerate(plan.groups):
+            state = progress.groups.get(number)
+            spent = None if state is None else state.epsilon
+            made.add_row(
+                group.name,
+                str(group.num_clients),
+                f"{group.epsilon:g}",
+                "-" if spent is None else rounded_up(spent, 3),
+                str(state.released if state else 0),
+                str(state.aborted if state else 0),
+            )
+        who = " ".join(progress.answered)
+        lines = [line(progress, plan), f"answered: {who}" if who else ""]
+        lines.append(result(progress) if progress.rounds_done else "")
+        return Stack(*(Text(text) for text in lines), made)
+
+    with Live(shown(RunProgress()), console=console(), refresh_per_second=4) as live:
+        yield lambda progress: live.update(shown(progress))

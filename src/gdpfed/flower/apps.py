@@ -1,0 +1,130 @@
+"""`client_app` and `server_app`: a user's ordinary training function as a private federation over Flower.
+
+    app = client_app(model=make_model, data=load, train=train)       # client_app.py
+    app = server_app(model=make_model, evaluate=evaluate)            # server_app.py
+
+Place: the front door of a deployment. ``model`` is a `torch.nn.Module`, a list of numpy arrays, or a function of the
+run's context that makes one; ``data(context)`` is anything; ``train(model, data, context)`` returns the trained model.
+The round is in ``context.run_config["gdpfed-round"]``. Where the homes are: the run config's `gdpfed-home` for the
+server, the node config's `gdpfed-home` for a node. Everything else comes from the homes, never from the run config.
+
+Guarantees (tests of the same name):
+  arrays_and_modules_train       scikit-learn's or JAX's arrays as well as PyTorch's modules.
+  a_node_says_nothing_of_errors  what goes wrong on a node stands in its own log.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import GdpfedError, InputError, MissingExtraError
+from gdpfed.flower.homes import NodeHome, ServerHome
+from gdpfed.flower.node import Node
+from gdpfed.flower.test_mode import stop_here
+from gdpfed.flower.vectors import shape_of, to_vector, with_vector
+from gdpfed.flower.wire import STAGES
+
+try:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+except ModuleNotFoundError:
+    raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
+
+from gdpfed.flower.transport import message_type, packet_in, record_of
+
+__all__ = ["client_app", "server_app"]
+
+_HOME, _NODE_HOMES, _PARTITION = "gdpfed-home", "gdpfed-node-homes", "partition-id"
+
+
+def _built(model: Any, context: Context) -> Any:
+    """The model itself, or what a function of the context makes."""
+    is_module = hasattr(model, "named_parameters")
+    return model(context) if callable(model) and not is_module else model
+
+
+def _node_home(context: Context) -> NodeHome:
+    """From the node's own configuration; in Flower's simulation, by the number of the partition."""
+    told = context.node_config.get(_HOME)
+    if told is None and _PARTITION in context.node_config and _NODE_HOMES in context.run_config:
+        told = str(Path(str(context.run_config[_NODE_HOMES])) / str(context.node_config[_PARTITION]))
+    if told is None:
+        raise InputError(f"expected --node-config '{_HOME}=\"...\"' at the start of the node, got none")
+    return NodeHome(Path(str(told)))
+
+
+def _in_round(context: Context, round_number: int) -> Context:
+    return Context(
+        run_id=context.run_id,
+        node_id=context.node_id,
+        node_config=context.node_config,
+        state=context.state,
+        run_config={**context.run_config, "gdpfed-round": round_number},
+        series_id=context.series_id,
+    )
+
+
+def client_app(
+    *,
+    model: Any,
+    data: Callable[[Context], Any],
+    train: Callable[[Any, Any, Context], Any],
+) -> ClientApp:
+    """A ClientApp that takes part in secure, private rounds with a user's training function."""
+    app = ClientApp()
+
+    def answer(stage: str, message: Message, context: Context) -> Message:
+        home = _node_home(context)
+        stop_here(f"node-{stage}")
+        try:
+            answered = asked(home, stage, message, context)
+        except Exception as error:  # what a user's functions raise would be sent to the server
+            home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
+            answered = b""
+        stop_here(f"node-{stage}-answered")
+        return Message(record_of(answered), reply_to=message)
+
+    def asked(home: NodeHome, stage: str, message: Message, context: Context) -> bytes:
+        built = _built(model, context)
+
+        def trained(vector: NDArray[np.float32], round_number: int) -> NDArray[np.float64]:
+            inner = _in_round(context, round_number)
+            return to_vector(train(with_vector(built, vector), data(inner), inner))
+
+        node = Node(home, node_id=context.node_id, num_params=shape_of(built).num_params, train=trained)
+        return node.answer(stage, packet_in(message))
+
+    def handler(stage: str) -> Callable[[Message, Context], Message]:
+        return lambda message, context: answer(stage, message, context)
+
+    for stage in STAGES:
+        register = app.query if message_type(stage).startswith("query.") else app.train
+        register(stage)(handler(stage))
+    return app
+
+
+def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, float]] | None = None) -> ServerApp:
+    """A ServerApp that runs the plan of its home; ``evaluate(model, context)``: accuracy (%) and loss on open data."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from gdpfed.flower.serving import serve
+
+        home = context.run_config.get(_HOME)
+        if home is None:
+            raise InputError(f"expected run-config '{_HOME}=\"...\"' with the server's home, got none")
+        built = _built(model, context)
+
+        def judged(vector: NDArray[np.float32]) -> Mapping[str, float]:
+            if evaluate is None:
+                raise AssertionError("only called with a function")
+            return evaluate(with_vector(built, vector), context)
+
+        serve(ServerHome(Path(str(home))), built, grid, evaluate=None if evaluate is None else judged)
+
+    return app

@@ -1,0 +1,188 @@
+"""Certificates of a SuperLink and keys of SuperNodes.
+
+Place: operations. TLS tells a node that it talks to the operator's SuperLink, and a node's key tells the SuperLink
+which node talks. Neither protects a client's data from the operator: secure sums and the node's own checks do.
+
+Guarantees (tests of the same name):
+  private_keys_are_for_the_owner_only   every private key is made with mode 0600, never wider for a moment.
+  certificates_are_never_written_over   a folder that has keys is refused: old nodes would be locked out.
+  a_server_certificate_holds_for_its_hosts   it is accepted for the hosts it was made for, by its authority only.
+"""
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdpfed.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+__all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key"]
+
+AUTHORITY = "ca.crt"
+_AUTHORITY_DAYS = 3650
+_SERVER_DAYS = 365
+
+
+def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAYS) -> Path:
+    """Makes an authority and a server certificate for ``hosts`` (names or addresses) in ``folder``; returns ``ca.crt``.
+
+    ``ca.crt`` goes to every node. ``ca.key`` signs the next server certificate and is best kept off the server.
+    """
+    _need_cryptography()
+    if not hosts:
+        raise InputError("expected at least one host name or address that nodes connect to, got none: give --host")
+    if days < 1:
+        raise InputError(f"expected days >= 1, got days={days}")
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority = _authority(folder) if (folder / AUTHORITY).exists() else _new_authority(folder)
+    if (folder / "server.key").exists():
+        raise InputError(f"{str(folder)!r} has a server certificate: to renew it, move server.key and server.crt away")
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write_private(folder / "server.key", _pem(key))
+    (folder / "server.crt").write_bytes(_signed(hosts[0], key, authority, days=days, hosts=hosts))
+    return folder / AUTHORITY
+
+
+def make_node_key(folder: Path) -> Path:
+    """Makes a SuperNode's key (``node.key``) in ``folder``; returns the public one, ``node.pub``, for the operator."""
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    _write_private(folder / "node.key", private)
+    (folder / "node.pub").write_bytes(public + b"\n")
+    return folder / "node.pub"
+
+
+def days_left(certificate: Path) -> int:
+    """Whole days for which a certificate is still valid (negative: expired)."""
+    _need_cryptography()
+    from cryptography import x509
+
+    ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    return (ends - datetime.datetime.now(datetime.UTC)).days
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401 - only to see that it is there
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="cryptography", extra="flower", purpose="making certificates") from None
+
+
+_Authority = tuple["ec.EllipticCurvePrivateKey", "x509.Certificate"]
+
+
+def _new_authority(folder: Path) -> _Authority:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write_private(folder / "ca.key", _pem(key))
+    certificate = _signed("gdpfed deployment", key, None, days=_AUTHORITY_DAYS, hosts=[])
+    (folder / AUTHORITY).write_bytes(certificate)
+    return key, x509.load_pem_x509_certificate(certificate)
+
+
+def _authority(folder: Path) -> _Authority:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if not (folder / "ca.key").exists():
+        raise InputError(f"{str(folder)!r} has {AUTHORITY} but not ca.key: bring ca.key back to sign with it")
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"expected an elliptic-curve key in {str(folder / 'ca.key')!r}, got another kind")
+    return key, x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+
+
+def _signed(
+    name: str, key: "ec.EllipticCurvePrivateKey", authority: _Authority | None, *, days: int, hosts: list[str]
+) -> bytes:
+    """A certificate for ``key``: of a server by ``authority``, or without one an authority that signs itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    issuer_key, issuer = (key, subject) if authority is None else (authority[0], authority[1].subject)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=0 if authority is None else None), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False)
+        .add_extension(_key_usage(signs_certificates=authority is None), True)
+    )
+    if authority is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _key_usage(*, signs_certificates: bool) -> "x509.KeyUsage":
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise InputError(f"expected a host name (ASCII) or an address, got {host!r}") from None
+
+
+def _pem(key: "ec.EllipticCurvePrivateKey") -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InputError(f"{str(path)!r} exists and is not written over: choose another folder") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,111 @@
+"""The terms of a run, signed by the server: the whole plan, and all else that a client's promise depends on.
+
+Place: sent to a node whenever it is asked for keys. The digest of the terms stands where a session has its plan hash,
+so that every key and every signature of the protocol covers the plan, the tolerances, the run's name and the enrolment.
+
+Guarantees (tests of the same name):
+  terms_are_signed            by the pinned server, or refused.
+  mutated_terms_are_refused   an InputError or a PrivacyError, never another error.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_from_toml
+from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
+from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
+
+__all__ = ["Terms"]
+
+_FORMAT = 1
+_LARGEST = 1 << 22
+_FIELDS = {
+    "gdpfed": str, "format": int, "run": str, "plan": str, "dropout_rate": float, "colluding_fraction": float,
+    "enrolment": str, "num_params": int, "test_seed": int | None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+
+    run: str
+    plan: str
+    dropout_rate: float
+    colluding_fraction: float
+    enrolment: bytes
+    num_params: int
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < len(self.run) <= 200 and self.run.isprintable()):
+            raise InputError("expected a printable name of the run of up to 200 characters")
+        if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
+            raise InputError("expected the enrolment's digest and the number of parameters")
+        if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
+            raise InputError("expected test_seed >= 0")
+        _ = self.tolerance
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What every cohort must stand."""
+        return Tolerance(dropout_rate=self.dropout_rate, colluding_fraction=self.colluding_fraction)
+
+    def verified_plan(self) -> Plan:
+        """The plan, every epsilon of it computed again here."""
+        return plan_from_toml(self.plan, source="the plan in the terms")
+
+    def known_plan(self) -> Plan:
+        """The plan of terms that were verified before."""
+        return plan_from_toml(self.plan, source="the plan in the terms", is_verified=True)
+
+    def encode(self) -> bytes:
+        """The same bytes for the same terms."""
+        content: dict[str, Any] = {"gdpfed": "terms", "format": _FORMAT, **vars(self)}
+        content["enrolment"] = self.enrolment.hex()
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @property
+    def digest(self) -> bytes:
+        """What sessions are bound to."""
+        return hashlib.sha256(b"gdpfed terms v1\x00" + self.encode()).digest()
+
+    def signed(self, identity: bytes) -> bytes:
+        """For the wire, with the server's signature."""
+        return sign(identity, self.digest) + self.encode()
+
+    @staticmethod
+    def decode(content: bytes) -> "Terms":
+        """From `encode`."""
+        try:
+            read = json.loads(content) if len(content) <= _LARGEST else None
+        except (ValueError, RecursionError):
+            read = None
+        if not isinstance(read, dict) or set(read) != set(_FIELDS):
+            raise InputError(f"expected terms with {', '.join(sorted(_FIELDS))}, got something else")
+        for name, kind in _FIELDS.items():
+            if isinstance(read[name], bool) or not isinstance(read[name], kind):
+                raise InputError(f"expected another type of {name!r} in the terms")
+        if read.pop("gdpfed") != "terms" or read.pop("format") != _FORMAT:
+            raise InputError(f"expected terms of format {_FORMAT}, got something else")
+        try:
+            read["enrolment"] = bytes.fromhex(read["enrolment"])
+        except ValueError:
+            raise InputError("expected the enrolment's digest in hexadecimal") from None
+        made = Terms(**read)
+        if made.encode() != content:
+            raise InputError("expected terms as this version writes them, got another spelling")
+        return made
+
+    @staticmethod
+    def opened(content: bytes, *, server: bytes) -> "Terms":
+        """From `signed`, if the owner of the public key ``server`` signed it."""
+        made = Terms.decode(content[SIGNATURE_BYTES:])
+        if not verified(server, made.digest, content[:SIGNATURE_BYTES]):
+            raise PrivacyError("the terms are not signed by the pinned server")
+        return made

@@ -1,0 +1,95 @@
+"""A user's model as one flat vector, and back.
+
+Place: between the apps and the user's functions; the only module here that knows what a model is. A `torch.nn.Module`,
+or a list of numpy arrays (scikit-learn, JAX and all others): both become one float32 vector, which is what travels.
+
+Guarantees (tests of the same name):
+  vectors_round_trip          a model, its vector, and the model again: the same numbers, shapes and types.
+  what_cannot_travel_is_refused   buffers, whole numbers, complex numbers, no parameters at all.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import InputError
+
+__all__ = ["ModelShape", "shape_of", "to_vector", "with_vector"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """``names`` and ``sizes`` of its parameters, in their order."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def num_params(self) -> int:
+        """All of them."""
+        return sum(self.sizes)
+
+
+def _is_module(model: Any) -> bool:
+    """Without importing PyTorch for those who do not use it."""
+    return any(
+        kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__
+    )
+
+
+def _arrays(model: Any) -> list[NDArray[Any]]:
+    if not isinstance(model, Sequence) or isinstance(model, str | bytes):
+        raise InputError(f"expected a torch.nn.Module or a list of numpy arrays as model, got {type(model).__name__}")
+    arrays = [np.asarray(part) for part in model]
+    for place, array in enumerate(arrays):
+        if array.dtype.kind != "f":
+            raise InputError(f"expected arrays of real numbers in the model, got {array.dtype} at place {place}")
+    return arrays
+
+
+def shape_of(model: Any) -> ModelShape:
+    """The layout of a model; refuses one that cannot travel as parameters alone."""
+    if _is_module(model):
+        from gdpfed.tasks.models import refuse_running_statistics
+
+        refuse_running_statistics(model)
+        named = [(name, int(parameter.numel())) for name, parameter in model.named_parameters()]
+    else:
+        named = [(f"array{place}", int(array.size)) for place, array in enumerate(_arrays(model))]
+    made = ModelShape(names=tuple(name for name, _ in named), sizes=tuple(size for _, size in named))
+    if made.num_params == 0:
+        raise InputError("expected a model with parameters, got none")
+    return made
+
+
+def to_vector(model: Any) -> NDArray[np.float64]:
+    """All parameters, one after the other."""
+    if _is_module(model):
+        parts = [parameter.detach().cpu().double().numpy().ravel() for parameter in model.parameters()]
+    else:
+        parts = [array.astype(np.float64).ravel() for array in _arrays(model)]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def with_vector(model: Any, vector: NDArray[Any]) -> Any:
+    """A copy of the model with these parameters."""
+    if _is_module(model):
+        import torch
+
+        made = copy.deepcopy(model)
+        start = 0
+        with torch.no_grad():
+            for parameter in made.parameters():
+                part = vector[start : start + parameter.numel()]
+                parameter.copy_(torch.from_numpy(np.array(part)).view_as(parameter))
+                start += parameter.numel()
+        return made
+    arrays, start = [], 0
+    for array in _arrays(model):
+        arrays.append(np.array(vector[start : start + array.size], dtype=array.dtype).reshape(array.shape))
+        start += array.size
+    return arrays

@@ -1,0 +1,253 @@
+"""Whole runs: the simulator's numbers, kills, groups that stop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.transport import packet_in
+from gdpfed.flower.wire import unpack
+from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.verify import verify_ledger
+from gdpfed.planning.plan import assign
+from gdpfed.results.report_load import load_report
+from gdpfed.runs.folder import open_run
+from gdpfed.runs.simulate import simulate
+from gdpfed.secure.in_process import Stage
+from gdpfed.secure.session import Session
+from gdpfed.training.rounds import TrainingState, initial_state, run_round
+from gdpfed.training.secure_sum import SecureRelease
+from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
+
+VECTOR = np.concatenate([part.ravel() for part in MODEL])
+
+
+def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tuple[TrainingState, SecureRelease]:
+    """The same plan, seed and training in the simulator."""
+    release = SecureRelease(federation.plan, num_params=NUM_PARAMS, dropout=dropout)
+    state = initial_state(torch.from_numpy(VECTOR), len(federation.numbers))
+    for _ in range(federation.rounds):
+        number = state.round_number
+
+        def updates(
+            parameters: Tensor, clients: NDArray[np.int64], number: int = number
+        ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            start = parameters.numpy().astype(np.float64)
+            rows = [moved(start, int(client), number) - start for client in clients]
+            if rows:
+                yield clients, torch.from_numpy(np.stack(rows))
+
+        state, _ = run_round(
+            state,
+            plan=federation.plan,
+            assignment=assign(federation.plan, federation.enrolment.budgets),
+            updates=updates,
+            layer_sizes=[12, 5],
+            seed=seed,
+            release=release,
+        )
+    return state, release
+
+
+@pytest.mark.parametrize("method", ["gdpfed+", "dp-fedavg", "pooled"])
+def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, method=method, settings={"dropout_rate": 0.0})
+    expected, _ = simulated(federation, dropout=0.0)
+    deployed = federation.serve()
+    assert torch.equal(deployed.parameters, expected.parameters)
+    assert np.array_equal(deployed.participations, expected.participations)
+    assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
+
+
+def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:
+    """The same clients fall silent at the same stages: the same sums abort, and are tried again."""
+    seed = 16
+    federation = Federation(
+        tmp_path,
+        sizes=(6, 6),
+        epsilons=(1.0, 4.0),
+        participation=0.5,
+        rounds=3,
+        test_seed=seed,
+        settings={"dropout_rate": 0.4},
+    )
+    expected, release = simulated(federation, dropout=0.4, seed=seed)
+    sessions: dict[int, Session] = {}
+    stages = {"keys": Stage.KEYS, "shares": Stage.SHARES, "input": Stage.INPUT}
+    stages |= {"agree": Stage.AGREEMENT, "reveal": Stage.REVEAL}
+    silenced = set()
+
+    def deliver(client: int, message: Message) -> bool:
+        stage = stage_of(message)
+        if stage == "keys":
+            sessions[client] = Session.decoded(unpack(packet_in(message), stage="keys", num_parts=3)[1])
+        if stage == "announce":
+            return True
+        session = sessions[client]
+        vanishing = release._vanishing([client], seed, session.round_number, session.attempt)
+        is_silent = client in vanishing and stages[stage] >= vanishing[client]
+        silenced.update({stage} if is_silent else set())
+        return not is_silent
+
+    deployed = federation.serve(federation.grid(deliver=deliver))
+    assert torch.equal(deployed.parameters, expected.parameters)
+    assert len(silenced) >= 3
+    assert any("aborted" in states for states in federation.states().values())
+
+
+# Kills.
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+POINTS = ["reserved", "charging", "charged", "unmasked", "kept", "published", "recorded", "checkpointed"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_no_round_is_released_twice(point: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=3)
+    hits = []
+
+    def fault(reached: str, number: int) -> None:
+        # The second of the two groups, in the second round.
+        if reached == point and number == 1:
+            hits.append(number)
+            if len(hits) == (2 if point in ("charging", "charged", "unmasked", "kept") else 1):
+                raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    kept = {path.name: path.read_bytes() for path in (federation.home.run_path).glob("released-1-*.sum")}
+    before = federation.states()
+    state = federation.serve()
+
+    lost = {"charging": 1, "charged": 2, "unmasked": 1}.get(point, 0)
+    # Where both groups have lost a round, nobody can pay for the last.
+    done = 2 if lost == 2 else 3
+    assert state.round_number == done
+    states = federation.states()
+    for place, attempts in states.items():
+        # One release at most, the last; every other attempt stays as it was.
+        assert attempts.count("published") <= 1, (place, attempts)
+        assert "published" not in attempts[:-1]
+        assert attempts[: len(before.get(place, []))][:-1] == before.get(place, [])[:-1]
+    charged = sum(state in ("charged", "published") for attempts in states.values() for state in attempts)
+    published = sum(state == "published" for attempts in states.values() for state in attempts)
+    assert charged >= published
+    assert charged == published + lost
+    # A group that lost a round stops one round earlier: nobody pays for more rounds than were planned.
+    assert published == 6 - lost
+    for name in kept:
+        place = int(name.split("-")[2].removesuffix(".sum"))
+        assert states[1, place] == [*before[1, place][:-1], "published"]
+    assert verify_ledger(federation.home.ledger_path).largest_share <= 1
+    assert [record["round"] for record in open_run(federation.home.run_path).records()] == [1, 2, 3][:done]
+    run = federation.ledger().state.run(federation.home.run_name)
+    assert max(run.charged) <= 3
+
+
+def test_killed_at_its_very_end(tmp_path: Path) -> None:
+    """Both groups lose a round, so that the run ends early; killed before the model is saved, it still ends."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    points = iter(["charged", "charged", "closed"])
+    waiting = [next(points)]
+
+    def fault(reached: str, number: int) -> None:
+        if reached == waiting[0] and number >= (waiting[0] == "closed"):
+            waiting[0] = next(points, "")
+            if reached == "closed" or waiting[0] == "closed":
+                raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            federation.serve(fault=fault)
+    assert not open_run(federation.home.run_path).is_finished
+    state = federation.serve()
+    assert state.round_number == 1
+    assert open_run(federation.home.run_path).is_finished
+
+
+def test_a_finished_run_stays_finished(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), test_seed=None)
+    first = federation.serve()
+    rows = len(federation.ledger().store.rows)
+    assert torch.equal(federation.serve().parameters, first.parameters)
+    assert len(federation.ledger().store.rows) == rows
+
+
+def test_an_exhausted_group_is_left_out(tmp_path: Path) -> None:
+    """A client of the first group tightens its budget: its group stops, the other goes on."""
+    federation = Federation(tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=3)
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    with Ledger.open(federation.home.ledger_path) as ledger:
+        ledger.tighten("clients", ["0"], epsilon=0.7)
+    assert federation.serve().round_number == 3
+    states = federation.states()
+    assert [states.get((number, 0)) for number in range(3)] == [["published"], None, None]
+    assert [states.get((number, 1)) for number in range(3)] == [["published"]] * 3
+    assert "0 more fit" in federation.server_log
+
+
+def test_a_run_stops_without_its_nodes(tmp_path: Path) -> None:
+    """Rather than spend budgets on noise; and goes on when they are back."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    grid = federation.grid()
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == 0:
+            grid.offline = {100, 101, 102}
+
+    with pytest.raises(InputError, match="expected 2 of 4 enrolled nodes online"):
+        federation.serve(grid, fault=fault)
+    assert set(federation.states()) == {(0, 0), (0, 1)}
+    grid.offline = set()
+    assert federation.serve(grid).round_number == 2
+
+
+def test_a_run_keeps_its_terms(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    settings = federation.home.path / "settings.toml"
+    before = settings.read_text()
+    settings.write_text(before.replace("dropout_rate = 0.2", "dropout_rate = 0.3"))
+    with pytest.raises(PrivacyError, match="began on other terms"):
+        federation.serve()
+    # What is the server's own business may change.
+    settings.write_text(before.replace("max_attempts = 5", "max_attempts = 4"))
+    assert federation.serve().round_number == 2
+
+
+def test_a_run_folder_reads_like_the_simulators(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    federation.serve()
+    run = open_run(federation.home.run_path)
+    assert run.is_finished
+    assert run.plan == federation.plan
+    assert "not a private release" in run.stamp
+    for record in run.records():
+        # Who took part is in the ledger and nowhere else.
+        assert record["cohort"] == [round(group.expected_cohort) for group in federation.plan.groups]
+    data = load_report([federation.home.run_path])
+    assert data.methods[0].runs[0].records[-1].epsilons[0] <= 1.0
+    with pytest.raises(InputError, match="deployment"):
+        simulate(run, num_workers=1)

@@ -1,0 +1,156 @@
+"""Announcements, enrolments and homes."""
+
+import dataclasses
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdpfed.errors import GdpfedError, InputError, PrivacyError
+from gdpfed.flower.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
+from gdpfed.flower.homes import NodeHome, ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.flower.settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.ledger.ledger import Ledger
+from tests.flower.federations import DELTA, Federation, plan_for
+from tests.flower.test_wire import mutated
+
+SERVER = bytes([9]) * 32
+
+
+def client(number: int, epsilon: float = 1.0) -> Announcement:
+    return announce(name=f"client {number}", identity=bytes([number]) * 32, epsilon=epsilon, delta=1e-5)
+
+
+ENROLMENT = signed_enrolment([client(1), client(2, 3.0)], identity=SERVER)
+
+
+def test_an_enrolment_is_what_was_announced() -> None:
+    text = ENROLMENT.as_json()
+    assert enrolment_from_json(text) == ENROLMENT
+    assert ENROLMENT.budgets.clients == ("client 1", "client 2")
+    changed = json.loads(text)
+    changed["clients"][0]["epsilon"] = 50.0
+    # Signed by the operator, but not by the client whose budget it is.
+    forged = Enrolment(
+        server=ENROLMENT.server, clients=tuple(Announcement.from_mapping(part) for part in changed["clients"])
+    )
+    with pytest.raises(PrivacyError, match="'client 1' is not signed by its identity"):
+        signed_enrolment(forged.clients, identity=SERVER)
+    with pytest.raises(PrivacyError, match="not signed by its server"):
+        enrolment_from_json(json.dumps(changed))
+
+
+def test_every_identity_once() -> None:
+    with pytest.raises(InputError, match="every identity once"):
+        signed_enrolment([client(1), dataclasses.replace(client(1), name="other")], identity=SERVER)
+    with pytest.raises(InputError, match="every name once"):
+        signed_enrolment([client(1), dataclasses.replace(client(2), name="client 1")], identity=SERVER)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_mutated_enrolments_are_refused(data: st.DataObject) -> None:
+    content = mutated(ENROLMENT.as_json().encode(), data)
+    try:
+        found = enrolment_from_json(content)
+    except GdpfedError:
+        return
+    # White space may differ, nothing else.
+    assert found == ENROLMENT
+
+
+def test_keys_are_private(tmp_path: Path) -> None:
+    make_server_home(tmp_path / "server")
+    make_node_home(tmp_path / "node", epsilon=1.0, delta=1e-5)
+    for path in (tmp_path / "server" / "server.key", tmp_path / "node" / "identity.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        before = path.read_bytes()
+        with pytest.raises(InputError, match="never overwritten"):
+            make_server_home(path.parent) if path.name == "server.key" else make_node_home(
+                path.parent, epsilon=2.0, delta=1e-5
+            )
+        assert path.read_bytes() == before
+    (tmp_path / "node" / "identity.key").chmod(0o644)
+    with pytest.raises(PrivacyError, match="chmod 600"):
+        _ = NodeHome(tmp_path / "node").identity
+    with pytest.raises(InputError, match="make one first"):
+        NodeHome(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="make one first"):
+        ServerHome(tmp_path / "nowhere")
+
+
+def test_another_enrolment_needs_the_owner(tmp_path: Path) -> None:
+    make_server_home(tmp_path / "server")
+    announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=1e-5)
+    first = enrol(tmp_path / "server", [announced])
+    pin(tmp_path / "node", first.as_json())
+    pin(tmp_path / "node", first.as_json())
+    second = enrol(tmp_path / "server", [make_node_home(tmp_path / "more", epsilon=2.0, delta=1e-5)])
+    assert [entry.name for entry in second.clients] == ["node", "more"]
+    with pytest.raises(PrivacyError, match="differs from the pinned one"):
+        pin(tmp_path / "node", second.as_json())
+    pin(tmp_path / "node", second.as_json(), renew=True)
+    assert NodeHome(tmp_path / "node").enrolment == second
+    other = make_server_home(tmp_path / "other")
+    with pytest.raises(PrivacyError, match="another server"):
+        pin(tmp_path / "node", enrol(other.path, [announced]).as_json())
+    with pytest.raises(PrivacyError, match="does not list this node"):
+        pin(tmp_path / "more", first.as_json())
+    (tmp_path / "node" / "budget.toml").write_text('name = "node"\nepsilon = 0.5\ndelta = 1e-5\n')
+    with pytest.raises(PrivacyError, match="another budget"):
+        pin(tmp_path / "node", second.as_json(), renew=True)
+    # The pinned file cannot be swapped.
+    (tmp_path / "node" / "enrolment.json").write_text(first.as_json())
+    with pytest.raises(PrivacyError, match="not the enrolment that was pinned"):
+        _ = NodeHome(tmp_path / "node").enrolment
+
+
+def test_whoever_is_enrolled_is_in_the_ledger(tmp_path: Path) -> None:
+    make_server_home(tmp_path / "server")
+    enrol(tmp_path / "server", [make_node_home(tmp_path / "a", epsilon=1.0, delta=1e-5)])
+    announced = tmp_path / "b.json"
+    announced.write_text(make_node_home(tmp_path / "b", epsilon=2.0, delta=1e-6))
+    enrol(tmp_path / "server", [announced])
+    enrol(tmp_path / "server", [announced])
+    population = Ledger.read(tmp_path / "server" / "ledger").state.population("clients")
+    assert population.labels == ["a", "b"]
+    assert population.epsilons.tolist() == [1.0, 2.0]
+    assert population.deltas.tolist() == [1e-5, 1e-6]
+
+
+def test_a_plan_is_for_the_enrolled(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    with pytest.raises(GdpfedError):
+        set_plan(federation.home.path, plan_for((2, 2), (2.0, 4.0), "gdpfed+", 2, 0.7, None))
+    name = federation.home.run_name
+    federation.serve()
+    assert set_plan(federation.home.path, federation.plan) != name
+    assert (federation.home.path / name / "model.safetensors").is_file()
+    (federation.home.run_path).mkdir()
+    with pytest.raises(InputError, match="not finished"):
+        set_plan(federation.home.path, federation.plan)
+
+
+def test_settings_are_a_file() -> None:
+    made = DeploymentSettings(dropout_rate=0.2, input_seconds=7.0)
+    assert settings_from_toml(settings_to_toml(made), source="x") == made
+    with pytest.raises(InputError, match="keys_seconds"):
+        DeploymentSettings(keys_seconds=0.0)
+    with pytest.raises(InputError, match="did you mean 'dropout_rate'"):
+        settings_from_toml("dropout = 0.1", source="x")
+    assert DELTA > 0
+
+
+def test_a_log_is_bounded_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdpfed.flower.homes._LARGEST_LOG", 1000)
+    make_node_home(tmp_path, epsilon=1.0, delta=1e-5, name="x")
+    home = NodeHome(tmp_path)
+    for _ in range(100):
+        home.log("a line\nand \x1b[31m another")
+    lines = (tmp_path / "node.log").read_text().splitlines()
+    assert sum(path.stat().st_size for path in tmp_path.glob("node.log*")) < 3000
+    assert all(line.endswith("a line?and ?[31m another") for line in lines)
+    assert stat.S_IMODE((tmp_path / "node.log").stat().st_mode) == 0o600

@@ -1,0 +1,322 @@
+"""What a node refuses, whom that affects, and what it leaves behind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gdpfed.flower.apps import client_app
+from gdpfed.flower.homes import NodeHome, enrol, make_node_home
+from gdpfed.flower.node import Node
+from gdpfed.flower.saved_session import Saved, SavedSessions
+from gdpfed.flower.spend import Spend
+from gdpfed.flower.transport import packet_in, record_of
+from gdpfed.flower.wire import STAGES, pack, unpack
+from gdpfed.secure.session import Session
+from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
+
+VICTIM = 1
+
+
+def federation_of(path: Path, **more: Any) -> Federation:
+    return Federation(path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=2, **more)
+
+
+def tampered(stage: str, change: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]) -> Callable[[int, Message], bool]:
+    """A server that sends one client something else."""
+    parts = {"announce": 2, "keys": 3, "shares": 2, "input": 3, "agree": 2, "reveal": 2}[stage]
+
+    def deliver(client: int, message: Message) -> bool:
+        if client == VICTIM and stage_of(message) == stage:
+            packet = pack(stage, *change(unpack(packet_in(message), stage=stage, num_parts=parts)))
+            message.content = record_of(packet)
+        return True
+
+    return deliver
+
+
+def only_the_victim_complains(federation: Federation, text: str) -> None:
+    assert text in federation.node_log(VICTIM)
+    assert [number for number in federation.numbers if federation.node_log(number)] == [VICTIM]
+    states = federation.states()
+    assert {attempts[-1] for attempts in states.values()} == {"published"}
+
+
+def lower_budget(home: NodeHome, **changes: float) -> None:
+    text = (home.path / "budget.toml").read_text()
+    lines = [line for line in text.splitlines() if line.split(" = ")[0] not in changes]
+    (home.path / "budget.toml").write_text("\n".join([*lines, *(f"{k} = {v}" for k, v in changes.items())]) + "\n")
+
+
+def test_a_plan_above_the_budget_is_refused(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+    lower_budget(federation.node(VICTIM), epsilon=0.5)
+    federation.serve()
+    only_the_victim_complains(federation, "this node allows 0.5")
+    with Spend(federation.node(VICTIM)) as spend:
+        assert not spend.runs
+        assert spend.precision == 0
+
+
+def test_a_different_model_is_refused(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+
+    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        digest, delivery, model = parts
+        return digest, delivery, (np.frombuffer(model, dtype="<f4") + np.float32(1)).tobytes()
+
+    federation.serve(federation.grid(deliver=tampered("input", other)))
+    only_the_victim_complains(federation, "the model is not the one that all clients of this session agreed on")
+
+
+def test_another_session_for_one_client_is_refused(tmp_path: Path) -> None:
+    """A server that tells one client another model from the start: its keys fit nobody else's roster."""
+    federation = federation_of(tmp_path)
+
+    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        terms, encoded, witness = parts
+        session = Session.decoded(encoded)
+        changed = Session(**{**vars(session), "model_hash": bytes(32)})
+        return terms, changed.encoded(), witness
+
+    federation.serve(federation.grid(deliver=tampered("keys", other)))
+    assert "expected keys for this session, got keys for another model" in federation.server_log
+    assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
+
+
+def test_a_forged_roster_is_refused(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+
+    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        digest, roster = parts
+        return digest, roster[:-1] + bytes([roster[-1] ^ 1])
+
+    federation.serve(federation.grid(deliver=tampered("shares", other)))
+    only_the_victim_complains(federation, "expected a roster that the server has signed")
+
+
+def test_terms_that_the_server_did_not_sign_are_refused(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+
+    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        terms, session, witness = parts
+        return terms.replace(b'"dropout_rate":0.2', b'"dropout_rate":0.1'), session, witness
+
+    federation.serve(federation.grid(deliver=tampered("keys", other)))
+    only_the_victim_complains(federation, "the terms are not signed by the pinned server")
+
+
+def test_another_enrolment_is_refused(tmp_path: Path) -> None:
+    """Whoever is added later needs every owner's word: until then nobody takes part."""
+    federation = federation_of(tmp_path)
+    enrol(federation.home.path, [make_node_home(tmp_path / "new", epsilon=1.0, delta=DELTA)])
+    before = federation.enrolment.digest
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+    text = (federation.home.path / "enrolment.json").read_bytes()
+    assert node.answer("announce", pack("announce", bytes(32), text)) == b""
+    assert "differs from the pinned one" in federation.node_log(VICTIM)
+    pinned = federation.node(VICTIM).enrolment
+    assert pinned is not None
+    assert pinned.digest == before
+
+
+def test_an_owner_may_ask_for_more_colluders(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+    lower_budget(federation.node(VICTIM), colluding_fraction=0.2)
+    federation.serve()
+    only_the_victim_complains(federation, "this node's owner asks for 0.2")
+
+
+def test_a_refused_message_ends_no_session(tmp_path: Path) -> None:
+    """Keys are asked for twice in the middle of a round: the second is refused, the round goes on."""
+    federation = federation_of(tmp_path)
+    keys: dict[int, bytes] = {}
+    again = []
+
+    def deliver(client: int, message: Message) -> bool:
+        if stage_of(message) == "keys":
+            keys[client] = packet_in(message)
+        if stage_of(message) == "input":
+            node = Node(federation.node(client), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+            again.append(node.answer("keys", keys[client]))
+        return True
+
+    federation.serve(federation.grid(deliver=deliver))
+    assert set(again) == {b""}
+    assert len(again) >= 8
+    assert set(map(tuple, federation.states().values())) == {("published",)}
+
+
+def test_a_new_session_ends_a_training_that_takes_too_long(tmp_path: Path) -> None:
+    """The server gave up and asks for keys again while the node still trains: the old input never leaves."""
+    federation = federation_of(tmp_path)
+    later: dict[str, bytes] = {}
+
+    def slow(model: Any, data: int, context: Context) -> Any:
+        if data == VICTIM and not later:
+            with Spend(federation.node(VICTIM)) as spend:
+                (run,) = spend.runs.values()
+                later["begun"] = b"x"
+                spend.begin(run, round_number=run.last[0], attempt=run.last[1] + 1)
+            SavedSessions(federation.node(VICTIM).sessions).forget()
+        return train(model, data, context)
+
+    federation.app = client_app(model=MODEL, data=number_in, train=slow)
+    federation.serve()
+    assert later
+    only_the_victim_complains(federation, "expected the session that this node's ledger has as its last")
+
+
+def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
+    def made(model: Any, data: int, context: Context) -> Any:
+        if data != VICTIM:
+            return train(model, data, context)
+        if kind == "raises":
+            raise ValueError("a secret of the data")
+        if kind == "nan":
+            return [np.full((3, 4), np.nan), np.zeros(5)]
+        return [np.zeros(3)]
+
+    return made
+
+
+def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
+    """An error, NaNs and a wrong shape give the same model as an update of zero, and the node answers."""
+    models = []
+    for kind in ("raises", "nan", "shape"):
+        app = client_app(model=MODEL, data=number_in, train=spoiled(kind))
+        federation = federation_of(tmp_path / kind, app=app)
+        grid = federation.grid()
+        grid.recorded = []
+        models.append(federation.serve(grid).parameters)
+        assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
+        assert not any(b"a secret" in content for content in grid.recorded)
+        assert ("update of zero" in federation.node_log(VICTIM)) == (kind != "nan")
+        assert "a secret" not in federation.node_log(VICTIM)
+    assert torch.equal(models[0], models[1])
+    assert torch.equal(models[0], models[2])
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_restored_node_notices(tmp_path: Path) -> None:
+    """An old copy of the home put back in the middle of a run: the server shows what the node once signed."""
+    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=3)
+    copies: dict[int, Path] = {}
+
+    def fault(point: str, number: int) -> None:
+        if point == "checkpointed" and number == 0:
+            shutil.copytree(federation.node_path(VICTIM), tmp_path / "copy")
+            copies[0] = tmp_path / "copy"
+        if point == "checkpointed" and number == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    with Spend(federation.node(VICTIM)) as spend:
+        rows = spend.num_rows
+    shutil.rmtree(federation.node_path(VICTIM))
+    shutil.copytree(copies[0], federation.node_path(VICTIM))
+    with Spend(federation.node(VICTIM)) as spend:
+        assert spend.num_rows < rows
+    federation.serve()
+    only_the_victim_complains(federation, "put back to an old copy")
+    assert "older ledger than it had" in federation.server_log
+
+
+def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
+    """Every message is a new process already; a node that is gone between two rounds goes on from its ledger."""
+    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=3, cap=2)
+    federation.serve()
+    for number in federation.numbers:
+        with Spend(federation.node(number)) as spend:
+            (run,) = spend.runs.values()
+            assert run.sent <= run.cap == 2
+            assert run.num_rounds == 3
+        assert not list(federation.node(number).sessions.iterdir())
+
+
+def messages_to(federation: Federation, client: int) -> dict[str, bytes]:
+    """What the server sent to one client in its last round, by stage."""
+    found: dict[str, bytes] = {}
+
+    def deliver(number: int, message: Message) -> bool:
+        if number == client:
+            found[stage_of(message)] = packet_in(message)
+        return True
+
+    federation.serve(federation.grid(deliver=deliver))
+    return found
+
+
+def test_nothing_is_answered_twice(tmp_path: Path) -> None:
+    """All messages of a round again, to the node that answered them: silence, and nothing is charged."""
+    federation = federation_of(tmp_path)
+    sent = messages_to(federation, VICTIM)
+    assert set(sent) == set(STAGES)
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+    with Spend(federation.node(VICTIM)) as spend:
+        rows = spend.num_rows
+    for stage in STAGES[1:]:
+        assert node.answer(stage, sent[stage]) == b""
+    with Spend(federation.node(VICTIM)) as spend:
+        assert spend.num_rows == rows
+    assert all(f"refused {stage}" in federation.node_log(VICTIM) for stage in STAGES[1:])
+
+
+@pytest.fixture(scope="module")
+def quiet_federation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Federation, dict[str, bytes]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GDPFED_FLOWER_TEST_MODE", "1")
+        federation = federation_of(tmp_path_factory.mktemp("fuzz"))
+        return federation, messages_to(federation, VICTIM)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_node_never_raises(quiet_federation: tuple[Federation, dict[str, bytes]], data: st.DataObject) -> None:
+    """Mutated messages of every stage: an empty answer, whatever they are."""
+    federation, sent = quiet_federation
+    stage = data.draw(st.sampled_from(STAGES[1:]))
+    packet = bytearray(sent[stage])
+    for _ in range(data.draw(st.integers(0, 4))):
+        packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(packet)))
+    packet = packet[:cut] if data.draw(st.booleans()) else packet + bytes(data.draw(st.binary(max_size=8)))
+    node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+    assert node.answer(stage, bytes(packet)) == b""
+
+
+def test_no_secret_travels_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, seeds and updates are in no message, log, record, ledger or file that outlives the round."""
+    federation = federation_of(tmp_path, test_seed=None)
+    secrets: set[bytes] = {federation.node(number).identity for number in federation.numbers}
+    secrets.add(federation.home.identity)
+    kept = SavedSessions.keep
+
+    def spied(self: SavedSessions, digest: bytes, stage: str, saved: Saved) -> None:
+        secrets.update(bytes.fromhex(part) for part in json.loads(saved.client).get("secrets", ()))
+        kept(self, digest, stage, saved)
+
+    monkeypatch.setattr(SavedSessions, "keep", spied)
+    grid = federation.grid()
+    grid.recorded = []
+    federation.serve(grid)
+    assert len(secrets) > 30
+    own = {federation.node_path(number) / "identity.key" for number in federation.numbers}
+    own.add(federation.home.path / "server.key")
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path not in own]
+    everything = b"\x00".join([*grid.recorded, *files])
+    for secret in secrets:
+        assert secret not in everything
+        assert secret.hex().encode() not in everything

@@ -1,0 +1,247 @@
+"""A node's ledger, its saved sessions, and what the server keeps of both."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.enrolment import announce, signed_enrolment
+from gdpfed.flower.homes import NodeBudget, NodeHome, make_node_home
+from gdpfed.flower.released import Kept, KeptSums
+from gdpfed.flower.saved_session import Saved, SavedSessions
+from gdpfed.flower.spend import JoinedRun, Spend
+from gdpfed.flower.standings import Standings
+from gdpfed.flower.terms import Terms
+from gdpfed.flower.test_mode import VARIABLE, check_test_mode
+from gdpfed.flower.wire import Standing
+from gdpfed.ledger.spend import spent
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_to_toml
+from tests.flower.federations import DELTA, plan_for
+
+PLAN: Plan = plan_for((2, 2), (1.0, 4.0), "gdpfed+", 2, 0.7, None)
+SAVED = Saved(terms=b"terms", session=b"session", client=b"secret")
+
+
+def terms_of(name: str, plan: Plan = PLAN) -> Terms:
+    return Terms(
+        run=name,
+        plan=plan_to_toml(plan),
+        dropout_rate=0.1,
+        colluding_fraction=0.0,
+        enrolment=bytes(32),
+        num_params=3,
+    )
+
+
+def home_of(path: Path, *, epsilon: float = 1.0, epsilon_server: float | None = None) -> NodeHome:
+    make_node_home(path / "node", epsilon=epsilon, delta=DELTA, epsilon_server=epsilon_server)
+    return NodeHome(path / "node")
+
+
+def test_joining_charges_the_whole_plan(tmp_path: Path) -> None:
+    home = home_of(tmp_path, epsilon=1.3)
+    with Spend(home) as spend:
+        spend.join(terms_of("one"), PLAN, 0, home.budget)
+    # Read again: it is on the disk, with all rounds, though none was run.
+    with Spend(home) as spend:
+        assert spend.events() == [PLAN.mechanism(PLAN.groups[0])]
+        assert spent(spend.events(), delta=DELTA) == pytest.approx(1.0, abs=1e-3)
+        with pytest.raises(PrivacyError, match="rounds do not fit"):
+            spend.join(terms_of("two"), PLAN, 0, home.budget)
+        with pytest.raises(PrivacyError, match="on other terms"):
+            spend.run(Terms(**{**vars(terms_of("one")), "num_params": 4}))
+        assert len(spend.runs) == 1
+    with Spend(home) as spend:
+        # Two runs compose: 1.0 and 1.0 are less than 2.
+        spend.join(terms_of("two"), PLAN, 0, NodeBudget(name="x", epsilon=1.7, delta=DELTA))
+        assert 1.0 < spent(spend.events(), delta=DELTA) < 1.7
+
+
+def test_a_group_above_the_budget_is_refused(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        with pytest.raises(PrivacyError, match="this node allows 1 at"):
+            spend.join(terms_of("one"), PLAN, 1, home.budget)
+        with pytest.raises(PrivacyError, match="this node allows"):
+            spend.join(terms_of("one"), PLAN, 0, NodeBudget(name="x", epsilon=1.0, delta=DELTA / 2))
+        assert not spend.runs
+
+
+def joined(spend: Spend, home: NodeHome) -> JoinedRun:
+    return spend.join(terms_of("one"), PLAN, 0, home.budget)
+
+
+def test_sessions_only_go_up(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        run = joined(spend, home)
+        spend.begin(run, round_number=0, attempt=1)
+        for round_number, attempt in ((0, 1), (0, 0)):
+            with pytest.raises(PrivacyError, match="none is answered twice"):
+                spend.begin(run, round_number=round_number, attempt=attempt)
+    with Spend(home) as spend:
+        run = spend.runs[terms_of("one").digest.hex()]
+        with pytest.raises(PrivacyError, match="none is answered twice"):
+            spend.begin(run, round_number=0, attempt=1)
+        with pytest.raises(PrivacyError, match="fewer than 1000 attempts"):
+            spend.begin(run, round_number=1, attempt=1000)
+        with pytest.raises(PrivacyError, match="beyond them"):
+            spend.begin(run, round_number=2, attempt=0)
+        spend.begin(run, round_number=1, attempt=0)
+
+
+def test_a_round_released_twice_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        run = joined(spend, home)
+        spend.begin(run, round_number=0, attempt=0)
+        spend.reveal(run, round_number=0, attempt=0)
+        spend.begin(run, round_number=0, attempt=1)
+        with pytest.raises(PrivacyError, match="1 of them twice"):
+            spend.begin(run, round_number=1, attempt=0)
+
+
+def test_sent_inputs_are_capped(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        run = joined(spend, home)
+        for attempt in range(2):
+            spend.begin(run, round_number=0, attempt=attempt)
+            spend.send(run, home.budget, round_number=0, attempt=attempt)
+            with pytest.raises(PrivacyError, match=r"sent already|as many as"):
+                spend.send(run, home.budget, round_number=0, attempt=attempt)
+        assert run.sent == run.cap == 2
+        with pytest.raises(PrivacyError, match="as many as its plan allows"):
+            spend.check_input(run, home.budget)
+        assert spend.precision == pytest.approx(2 / run.event.noise_multiplier**2)
+    strict = home_of(tmp_path / "strict", epsilon_server=0.01)
+    with Spend(strict) as spend:
+        run = joined(spend, strict)
+        with pytest.raises(PrivacyError, match=r"more than the 0\.01 that its owner allows"):
+            spend.check_input(run, strict.budget)
+
+
+def test_a_lowered_budget_counts_at_once(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        joined(spend, home)
+        spend.check_budget(home.budget)
+        with pytest.raises(PrivacyError, match="that its owner now allows"):
+            spend.check_budget(NodeBudget(name="x", epsilon=0.9, delta=DELTA))
+        with pytest.raises(PrivacyError, match="that its owner now allows"):
+            spend.check_budget(NodeBudget(name="x", epsilon=1.0, delta=DELTA / 10))
+
+
+# Saved sessions.
+
+
+def test_a_state_is_loaded_once(tmp_path: Path) -> None:
+    sessions = SavedSessions(tmp_path)
+    sessions.keep(bytes(32), "input", SAVED)
+    assert (tmp_path / f"{bytes(32).hex()}.input").stat().st_mode & 0o777 == 0o600
+    together = threading.Barrier(8)
+
+    def claim(_: int) -> str:
+        together.wait(timeout=60)
+        try:
+            with SavedSessions(tmp_path).claimed(bytes(32), "input"):
+                return "claimed"
+        except PrivacyError:
+            return "refused"
+
+    # A rename does not care whether threads or processes race for it.
+    with ThreadPoolExecutor(8) as pool:
+        found = sorted(pool.map(claim, range(8)))
+    assert found == ["claimed"] + ["refused"] * 7
+    # A process that dies with the state takes it along.
+    sessions.keep(bytes(32), "input", SAVED)
+    with pytest.raises(KeyboardInterrupt), sessions.claimed(bytes(32), "input"):
+        raise KeyboardInterrupt
+    with pytest.raises(PrivacyError, match="answered already"), sessions.claimed(bytes(32), "input"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_gives_the_state_back(tmp_path: Path) -> None:
+    sessions = SavedSessions(tmp_path)
+    sessions.keep(bytes(32), "agree", SAVED)
+    for error in (PrivacyError, InputError):
+        with pytest.raises(error, match="refused"), sessions.claimed(bytes(32), "agree"):
+            raise error("refused")
+    with sessions.claimed(bytes(32), "agree") as saved:
+        assert saved == SAVED
+    assert not list(tmp_path.iterdir())
+    assert "secret" not in repr(SAVED)
+    with pytest.raises(InputError, match="saved state"):
+        Saved.decode(b"{}" + b"x")
+
+
+def test_old_sessions_are_forgotten(tmp_path: Path) -> None:
+    sessions = SavedSessions(tmp_path)
+    sessions.keep(bytes(32), "agree", SAVED)
+    (tmp_path / "left.input.claimed").write_bytes(b"x")
+    sessions.forget()
+    assert not list(tmp_path.iterdir())
+
+
+# The server's side.
+
+
+def test_the_furthest_standing_is_kept(tmp_path: Path) -> None:
+    key = bytes([3]) * 32
+    enrolment = signed_enrolment([announce(name="a", identity=key, epsilon=1.0, delta=1e-5)], identity=bytes(32))
+    lines: list[str] = []
+    standings = Standings(tmp_path / "standings.json", enrolment, log=lines.append)
+    assert standings.shown_to(0) == b""
+
+    def standing(rows: int, *, signer: bytes = key) -> bytes:
+        made = Standing(client=0, nonce=bytes(32), node=1, num_rows=rows, head=bytes(32))
+        return made.signed_by(signer).encode()
+
+    assert standings.take(0, standing(5), nonce=bytes(32)) is not None
+    assert standings.take(0, standing(9, signer=bytes(32)), nonce=bytes(32)) is None
+    assert standings.take(0, standing(9), nonce=bytes([1]) * 32) is None
+    assert standings.take(1, standing(9), nonce=bytes(32)) is None
+    assert standings.take(0, b"x", nonce=bytes(32)) is None
+    standings.save()
+    again = Standings(tmp_path / "standings.json", enrolment, log=lines.append)
+    assert again.take(0, standing(4), nonce=bytes(32)) is not None
+    assert Standing.decode(again.shown_to(0)).num_rows == 5
+    assert "older ledger" in lines[0]
+
+
+def test_a_kept_sum_comes_back(tmp_path: Path) -> None:
+    total = np.arange(5, dtype=np.uint32)
+    sums = KeptSums(tmp_path, 3)
+    assert sums.find(0) is None
+    sums.keep(0, Kept(total=total, attempts={"a": 2}))
+    sums.keep(1, Kept(total=None, attempts={"b": 0}))
+    found = KeptSums(tmp_path, 3).find(0)
+    assert found is not None
+    assert found.total is not None
+    assert np.array_equal(found.total, total)
+    assert found.attempts == {"a": 2}
+    given_up = sums.find(1)
+    assert given_up is not None
+    assert given_up.total is None
+    assert KeptSums(tmp_path, 4).find(0) is None
+    path = tmp_path / "released-3-0.sum"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="damaged"):
+        sums.find(0)
+    sums.forget()
+    assert not list(tmp_path.iterdir())
+
+
+def test_test_mode_is_refused_outside_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_test_mode(7, is_allowed=True)
+    with pytest.raises(PrivacyError, match="did not allow test mode"):
+        check_test_mode(7, is_allowed=False)
+    monkeypatch.delenv(VARIABLE)
+    check_test_mode(None, is_allowed=False)
+    with pytest.raises(PrivacyError, match="outside tests"):
+        check_test_mode(7, is_allowed=True)
