@@ -115,8 +115,13 @@ class RunFolder:
 
     def save_checkpoint(self, state: TrainingState) -> None:
         """The state after a round."""
+        memory = {"velocity": state.velocity, "average": state.average}
         content = _safetensors().save(
-            {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)},
+            {
+                "parameters": state.parameters,
+                "participations": torch.from_numpy(state.participations),
+                **{name: tensor for name, tensor in memory.items() if tensor is not None},
+            },
             metadata=_metadata(round=state.round_number, plan=plan_hash(self.plan)),
         )
         _replace(self.path / "checkpoint.safetensors", content)
@@ -134,6 +139,8 @@ class RunFolder:
                 metadata = json.loads((file.metadata() or {}).get("gdpfed", "{}"))
                 parameters = file.get_tensor("parameters")
                 participations = file.get_tensor("participations").numpy()
+                there = set(file.keys())
+                memory = {name: file.get_tensor(name) for name in ("velocity", "average") if name in there}
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
@@ -143,7 +150,7 @@ class RunFolder:
         round_number = int(metadata["round"])
         self._drop_records(round_number)
         return TrainingState(
-            round_number=round_number, parameters=parameters, participations=np.asarray(participations)
+            round_number=round_number, parameters=parameters, participations=np.asarray(participations), **memory
         )
 
     def _drop_records(self, rounds: int) -> None:

@@ -64,10 +64,23 @@ def run_round(
         participations[client] += 1
 
     step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
+    moved, velocity, average = step, None, None
+    if plan.server_momentum > 0:
+        past = np.zeros(num_params) if state.velocity is None else state.velocity.numpy()
+        moved = step + plan.server_momentum * past
+        velocity = torch.from_numpy(moved)
+    parameters = (state.parameters.double() + torch.from_numpy(moved)).float()
+    if plan.averaging > 0:
+        # Weights of all models so far, the newest's 1, and their sum.
+        older = sum(plan.averaging**age for age in range(1, state.round_number + 1))
+        past_average = np.zeros(num_params) if state.average is None else state.average.numpy()
+        average = torch.from_numpy((parameters.double().numpy() + older * past_average) / (1 + older))
     following = TrainingState(
         round_number=state.round_number + 1,
-        parameters=(state.parameters.double() + torch.from_numpy(step)).float(),
+        parameters=parameters,
         participations=participations,
+        velocity=velocity,
+        average=average,
     )
     record = RoundRecord(
         round_number=state.round_number,

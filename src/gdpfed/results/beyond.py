@@ -1,0 +1,230 @@
+"""Better than the paper at its own budgets: ablations of what `pooled` is made of, as cells that are trained.
+
+Place: presets -> cells -> runs, beside `experiments.py`, whose tables are the paper's. A table here is rows on one
+population; a row changes the task. All of it is trained with the same seeds, so differences are paired.
+
+Settings were chosen on a validation split of the training images that no client had, in tables of their own (`tuning`),
+with a seed that no other table has. `CNN` and `FEATURES` are what was chosen.
+
+Guarantees (tests of the same name):
+  every_row_is_the_papers_configuration   the same clients, rounds, mean participation and delta in a whole table.
+  tuning_never_sees_the_test_set          every tuning cell holds out validation images, and no other cell does.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gdpfed.errors import InputError, suggestion
+from gdpfed.privacy.budgets import parse_compact
+from gdpfed.results.experiments import Cell, Method
+from gdpfed.tasks.task import Task, load_task
+
+__all__ = [
+    "CNN", "FEATURES", "POPULATIONS", "SEEDS", "TABLES", "TUNING_SEED", "VALIDATION", "Recipe", "Table",
+    "cells_of_table", "table_of",
+]  # fmt: skip
+
+SEEDS = 5
+TUNING_SEED = 11
+VALIDATION = 10_000
+
+Change = Callable[[Task], Task]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What was chosen for a model: local learning rate, clip norm, and what the server does with released sums."""
+
+    model: str
+    learning_rate: float
+    clip_norm: float
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    averaging: float = 0.0
+
+    @property
+    def server(self) -> dict[str, float]:
+        """The server's part, which costs no privacy."""
+        return {
+            "server_learning_rate": self.server_learning_rate,
+            "server_momentum": self.server_momentum,
+            "averaging": self.averaging,
+        }
+
+    def on(self, task: Task, method: str = "pooled", **changes: Any) -> Task:
+        """The task with this model and these settings."""
+        own = {"learning_rate": self.learning_rate, "clip_norm": self.clip_norm, **self.server}
+        training = dataclasses.replace(task.training, model=self.model, evaluate_every=task.settings.num_rounds)
+        return _set(dataclasses.replace(task, training=training), method=method, **{**own, **changes})
+
+
+PLAIN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.5)
+CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.0, server_learning_rate=1.5, averaging=0.85)
+FEATURES = Recipe(
+    model="scattering-linear", learning_rate=0.02, clip_norm=0.2, server_learning_rate=0.6, server_momentum=0.8
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Rows on a population; ``seeds`` are what it is trained with."""
+
+    name: str
+    title: str
+    population: str
+    rows: Mapping[str, Change]
+    seeds: Sequence[int]
+    datasets: Sequence[str] = ("fmnist",)
+
+
+def _set(task: Task, **settings: Any) -> Task:
+    return dataclasses.replace(task, settings=dataclasses.replace(task.settings, **settings))
+
+
+def _training(task: Task, **changes: Any) -> Task:
+    return dataclasses.replace(task, training=dataclasses.replace(task.training, **changes))
+
+
+def _budgets(text: str) -> Change:
+    return lambda task: dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
+
+
+# Who the clients are, in words and as a change of FMNIST's preset.
+POPULATIONS: Mapping[str, tuple[str, Change]] = {
+    "paper": ("the paper's: 2,000 clients each at 0.5, 1.5 and 3", lambda task: task),
+    "half": ("half the budgets: 0.25, 0.75 and 1.5", _budgets("2000@0.25,2000@0.75,2000@1.5")),
+    "strict": ("3:2:1, most clients strict", _budgets("3000@0.5,2000@1.5,1000@3")),
+    "dirichlet": (
+        "Dirichlet 0.3, budgets dealt at random",
+        lambda task: _training(task, partition="dirichlet", concentration=0.3),
+    ),
+    "tied": (
+        "Dirichlet 0.3, strict clients with small labels",
+        lambda task: _training(task, partition="dirichlet", concentration=0.3, group_skew=0.5),
+    ),
+}
+
+
+def _one(recipe: Recipe, method: str = "pooled", **changes: Any) -> Change:
+    return lambda task: recipe.on(task, method, **changes)
+
+
+def _compared(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
+    """Without privacy, the paper's method, and ours."""
+    return {
+        "fedavg, same server": _one(recipe, "fedavg"),
+        "gdpfed+ (the paper: RDP)": _one(plain, "gdpfed+", accountant="rdp"),
+        "ours": _one(recipe),
+    }
+
+
+def _ablation(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
+    """Each ingredient added alone to the paper's method, and taken alone from ours."""
+    server_off: dict[str, Any] = {"server_learning_rate": 1.0, "server_momentum": 0.0, "averaging": 0.0}
+    return {
+        "fedavg, plain server": _one(plain, "fedavg"),
+        **_compared(recipe, plain),
+        "gdpfed+ with PLD": _one(plain, "gdpfed+"),
+        "gdpfed+ with PLD, our clip and server": _one(recipe, "gdpfed+", keep=None),
+        "pooled alone": _one(plain),
+        "ours with RDP": _one(recipe, accountant="rdp"),
+        "ours with uniform rates": _one(recipe, rates="uniform"),
+        "ours with a plain server": _one(recipe, **server_off),
+        **({"ours without averaging": _one(recipe, averaging=0.0)} if recipe.averaging else {}),
+        **({"ours without momentum": _one(recipe, server_momentum=0.0)} if recipe.server_momentum else {}),
+        **({"ours with the preset's clip norm": _one(recipe, clip_norm=plain.clip_norm)}),
+    }
+
+
+def _tuning(recipe: Recipe, tried: Sequence[Mapping[str, Any]]) -> dict[str, Change]:
+    rows = {}
+    for settings in tried:
+        label = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+        rows[label] = _held_out(_one(recipe, **settings))
+    return rows
+
+
+def _held_out(change: Change) -> Change:
+    return lambda task: _training(change(task), validation=VALIDATION)
+
+
+def _tried(*rows: tuple[float, float, float, float, float]) -> list[dict[str, Any]]:
+    names = ("learning_rate", "clip_norm", "server_learning_rate", "server_momentum", "averaging")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+_TRIED_CNN = _tried(
+    (0.1, 1.5, 1, 0, 0),
+    (0.1, 1.5, 1.5, 0, 0.85),
+    (0.1, 1.0, 1.5, 0, 0.85),
+    (0.1, 1.0, 2, 0, 0.85),
+    (0.1, 0.7, 2, 0, 0.85),
+    (0.1, 0.7, 3, 0, 0.85),
+    (0.1, 1.0, 1, 0.5, 0.85),
+    (0.1, 1.0, 0.4, 0.8, 0.8),
+)
+_TRIED_FEATURES = _tried(
+    (0.02, 0.2, 1, 0, 0),
+    (0.02, 0.2, 2, 0, 0),
+    (0.02, 0.2, 2, 0, 0.8),
+    (0.02, 0.2, 3, 0, 0.8),
+    (0.02, 0.15, 3, 0, 0.8),
+    (0.02, 0.2, 0.6, 0.8, 0),
+    (0.02, 0.2, 0.6, 0.8, 0.8),
+    (0.02, 0.2, 0.8, 0.8, 0.8),
+    (0.02, 0.15, 0.8, 0.8, 0.8),
+    (0.03, 0.2, 0.8, 0.8, 0.8),
+)
+
+_PLAIN_FEATURES = Recipe(model="scattering-linear", learning_rate=FEATURES.learning_rate, clip_norm=1.5)
+
+
+def _tables() -> dict[str, Table]:
+    tables = [
+        Table(
+            name="tuning-features",
+            title="Choice of settings, scattering features: accuracy on validation images",
+            population="paper",
+            rows=_tuning(FEATURES, _TRIED_FEATURES),
+            seeds=(TUNING_SEED,),
+        ),
+        Table(
+            name="tuning-cnn",
+            title="Choice of settings, the preset's CNN: accuracy on validation images",
+            population="paper",
+            rows=_tuning(CNN, _TRIED_CNN),
+            seeds=(TUNING_SEED,),
+        ),
+    ]
+    return {table.name: table for table in tables}
+
+
+TABLES: Mapping[str, Table] = _tables()
+
+
+def table_of(name: str) -> Table:
+    """The table of this name."""
+    if name not in TABLES:
+        raise InputError(f"expected a table among {', '.join(TABLES)}, got {name!r}{suggestion(name, TABLES)}")
+    return TABLES[name]
+
+
+def cells_of_table(table: Table, dataset: str) -> list[Cell]:
+    """A cell for each row; the row's label is the cell's column."""
+    change = POPULATIONS[table.population][1]
+    cells = []
+    for label, row in table.rows.items():
+        task = row(change(load_task(dataset)))
+        cells.append(
+            Cell(
+                experiment=table.name,
+                dataset=dataset,
+                column=label,
+                method=Method(name=task.settings.method),
+                task=task,
+                paper=None,
+            )
+        )
+    return cells
