@@ -59,7 +59,16 @@ def test_canaries_move_the_sums(tiny: Task, plan: Plan, monkeypatch: pytest.Monk
     assert 0.4 < seen.inside.mean() < 0.6
 
 
-def test_audit_of_a_training(tiny: Task, plan: Plan) -> None:
+@pytest.mark.parametrize(
+    ("method", "model", "memory"),
+    [("gdpfed", "small-cnn", 0.0), ("pooled", "small-cnn", 0.8), ("pooled", "scattering-linear", 0.8)],
+)
+def test_audit_of_a_training(tiny: Task, method: str, model: str, memory: float) -> None:
+    settings = dataclasses.replace(tiny.settings, method=method, server_momentum=memory, averaging=memory)
+    tiny = dataclasses.replace(
+        tiny, settings=settings, training=dataclasses.replace(tiny.training, model=model, dataset="fmnist-mini")
+    )
+    plan = make_plan(tiny.budgets, settings)
     report = audit_training(tiny, plan, place=1, seed=2, num_canaries=60, num_workers=1)
     content = report.as_json()
     assert content["contradicted"] is False

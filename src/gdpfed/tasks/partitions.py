@@ -110,7 +110,7 @@ def label_mix(
     class."""
     rows = []
     for epsilon in np.unique(epsilons):
-        examples = np.concatenate([parts[client] for client in np.flatnonzero(epsilons == epsilon)])
+        examples = np.concatenate([parts[client] for client in np.flatnonzero(epsilons == epsilon).tolist()])
         rows.append(np.bincount(labels[examples], minlength=num_classes) / len(examples))
     return np.stack(rows)
 
