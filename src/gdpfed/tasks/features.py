@@ -58,9 +58,13 @@ class Scattering(nn.Module):
 
     def rounded(self, images: Tensor) -> Tensor:
         """The same, as they are kept."""
+        # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
+        made = torch.empty(len(images), self.num_features(*images.shape[1:3]), dtype=torch.float16)
         with torch.no_grad():
-            parts = [_normalised(_scattered(part)).flatten(1).half() for part in torch.split(images, _BATCH)]
-            return torch.cat(parts)
+            for start in range(0, len(images), _BATCH):
+                part = images[start : start + _BATCH]
+                made[start : start + _BATCH] = _normalised(_scattered(part)).flatten(1)
+        return made
 
     @staticmethod
     def num_features(channels: int, side: int) -> int:
