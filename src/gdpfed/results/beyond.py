@@ -22,11 +22,12 @@ from gdpfed.results.experiments import Cell, Method
 from gdpfed.tasks.task import Task, load_task
 
 __all__ = [
-    "CNN", "FEATURES", "POPULATIONS", "SEEDS", "TABLES", "TUNING_SEED", "VALIDATION", "Recipe", "Table",
+    "CNN", "FEATURES", "POPULATIONS", "SEEDS", "TABLES", "TUNING", "TUNING_SEED", "VALIDATION", "Recipe", "Table",
     "cells_of_table", "table_of",
 ]  # fmt: skip
 
 SEEDS = 5
+TUNING = ("tuning-features", "tuning-cnn")
 TUNING_SEED = 11
 VALIDATION = 10_000
 
@@ -60,16 +61,19 @@ class Recipe:
         return _set(dataclasses.replace(task, training=training), method=method, **{**own, **changes})
 
 
-PLAIN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.5)
 CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.0, server_learning_rate=1.5, averaging=0.85)
 FEATURES = Recipe(
-    model="scattering-linear", learning_rate=0.02, clip_norm=0.2, server_learning_rate=0.6, server_momentum=0.8
+    model="scattering-linear", learning_rate=0.02, clip_norm=0.15, server_learning_rate=3.0, averaging=0.8
 )
+# What the server does without us, at the preset's clip norm for its CNN. Features have no preset: there the clip norm
+# is ours, since at the CNN's all would be noise.
+_PLAIN_CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.5)
+_PLAIN_FEATURES = dataclasses.replace(FEATURES, server_learning_rate=1.0, averaging=0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Rows on a population; ``seeds`` are what it is trained with."""
+    """Rows on a population; ``seeds`` are what it is trained with, ``baseline`` the row that ours is held against."""
 
     name: str
     title: str
@@ -77,6 +81,7 @@ class Table:
     rows: Mapping[str, Change]
     seeds: Sequence[int]
     datasets: Sequence[str] = ("fmnist",)
+    baseline: str = "gdpfed+ (the paper: RDP)"
 
 
 def _set(task: Task, **settings: Any) -> Task:
@@ -114,27 +119,33 @@ def _one(recipe: Recipe, method: str = "pooled", **changes: Any) -> Change:
 def _compared(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
     """Without privacy, the paper's method, and ours."""
     return {
+        "ours": _one(recipe),
         "fedavg, same server": _one(recipe, "fedavg"),
         "gdpfed+ (the paper: RDP)": _one(plain, "gdpfed+", accountant="rdp"),
-        "ours": _one(recipe),
     }
 
 
 def _ablation(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
     """Each ingredient added alone to the paper's method, and taken alone from ours."""
-    server_off: dict[str, Any] = {"server_learning_rate": 1.0, "server_momentum": 0.0, "averaging": 0.0}
     return {
-        "fedavg, plain server": _one(plain, "fedavg"),
         **_compared(recipe, plain),
+        "fedavg, plain server": _one(plain, "fedavg"),
         "gdpfed+ with PLD": _one(plain, "gdpfed+"),
-        "gdpfed+ with PLD, our clip and server": _one(recipe, "gdpfed+", keep=None),
-        "pooled alone": _one(plain),
+        "gdpfed+ (RDP) with our clip and server": _one(recipe, "gdpfed+", accountant="rdp"),
+        "pooled (PLD), plain server": _one(plain),
         "ours with RDP": _one(recipe, accountant="rdp"),
+        "ours without pooling (gdpfed-opc, inverse variance)": _one(recipe, "gdpfed-opc", weights="inverse-variance"),
         "ours with uniform rates": _one(recipe, rates="uniform"),
-        "ours with a plain server": _one(recipe, **server_off),
-        **({"ours without averaging": _one(recipe, averaging=0.0)} if recipe.averaging else {}),
-        **({"ours without momentum": _one(recipe, server_momentum=0.0)} if recipe.server_momentum else {}),
-        **({"ours with the preset's clip norm": _one(recipe, clip_norm=plain.clip_norm)}),
+        "ours without averaging": _one(recipe, averaging=0.0),
+        "ours with step 1": _one(recipe, server_learning_rate=1.0),
+    }
+
+
+def _fairness(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
+    return {
+        **_compared(recipe, plain),
+        "ours, no rate below half the mean": _one(recipe, fairness_floor=0.5),
+        "ours with uniform rates": _one(recipe, rates="uniform"),
     }
 
 
@@ -178,26 +189,50 @@ _TRIED_FEATURES = _tried(
     (0.03, 0.2, 0.8, 0.8, 0.8),
 )
 
-_PLAIN_FEATURES = Recipe(model="scattering-linear", learning_rate=FEATURES.learning_rate, clip_norm=1.5)
-
 
 def _tables() -> dict[str, Table]:
+    everyone = tuple(range(1, SEEDS + 1))
     tables = [
         Table(
             name="tuning-features",
-            title="Choice of settings, scattering features: accuracy on validation images",
+            title="Choice of settings: scattering features, validation images",
             population="paper",
             rows=_tuning(FEATURES, _TRIED_FEATURES),
             seeds=(TUNING_SEED,),
         ),
         Table(
             name="tuning-cnn",
-            title="Choice of settings, the preset's CNN: accuracy on validation images",
+            title="Choice of settings: the preset's CNN, validation images",
             population="paper",
             rows=_tuning(CNN, _TRIED_CNN),
             seeds=(TUNING_SEED,),
         ),
+        Table(
+            name="features",
+            title="A model of our choice: scattering features, linear head",
+            population="paper",
+            rows=_ablation(FEATURES, _PLAIN_FEATURES),
+            seeds=everyone,
+        ),
+        Table(
+            name="cnn",
+            title="The preset's own CNN",
+            population="paper",
+            rows=_ablation(CNN, _PLAIN_CNN),
+            seeds=everyone,
+        ),
     ]
+    for population in ("half", "strict", "dirichlet", "tied"):
+        rule = _fairness if population == "tied" else _compared
+        for name, words, recipe, plain in (
+            ("features", "Scattering features", FEATURES, _PLAIN_FEATURES),
+            ("cnn", "The preset's CNN", CNN, _PLAIN_CNN),
+        ):
+            title = f"{words}: {POPULATIONS[population][0]}"
+            rows = rule(recipe, plain)
+            tables.append(
+                Table(name=f"{name}-{population}", title=title, population=population, rows=rows, seeds=everyone)
+            )
     return {table.name: table for table in tables}
 
 
