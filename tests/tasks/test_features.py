@@ -23,12 +23,12 @@ def images(number: int, channels: int = 1, side: int = 28) -> torch.Tensor:
 
 
 def test_filters_have_no_mean() -> None:
-    scattered = features._scattered(torch.full((1, 1, 28, 28), 3.0))
+    scattered = features._scattered(torch.full((1, 28, 28), 3.0))
     assert scattered.shape == (1, 81, 7, 7)
     torch.testing.assert_close(scattered[:, :1], torch.full((1, 1, 7, 7), 3.0))
     assert float(scattered[:, 1:].abs().max()) < 1e-5
     # And they see something: an edge answers to its own angle most.
-    upright = torch.zeros(1, 1, 28, 28)
+    upright = torch.zeros(1, 28, 28)
     upright[..., ::4] = upright[..., 1::4] = 1
     first = features._scattered(upright)[0, 1:17].mean((1, 2))
     assert int(first.argmax()) in (0, 8)

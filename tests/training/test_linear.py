@@ -27,8 +27,8 @@ def autograd(
 @pytest.mark.parametrize("kept", [False, True])
 def test_linear_equals_autograd(kept: bool) -> None:
     generator = torch.Generator().manual_seed(1)
-    model = nn.Sequential(Kept() if kept else Scattering(), nn.Linear(Scattering.num_features(1, 12), 5))
-    shape = (Scattering.num_features(1, 12),) if kept else (1, 12, 12)
+    model = nn.Sequential(Kept() if kept else Scattering(), nn.Linear(Scattering.num_features(12), 5))
+    shape = (Scattering.num_features(12),) if kept else (1, 12, 12)
     inputs = torch.randn(CLIENTS, BATCH, *shape, generator=generator)
     parameters = [torch.randn(CLIENTS, *part.shape, generator=generator) for part in model.parameters()]
     labels = torch.randint(0, 5, (CLIENTS, BATCH), generator=generator)

@@ -76,7 +76,7 @@ def world(kind: str) -> World:
             )
         if kind == "features":
             return World(
-                model=nn.Sequential(Scattering(), nn.Linear(Scattering.num_features(1, 12), 5)),
+                model=nn.Sequential(Scattering(), nn.Linear(Scattering.num_features(12), 5)),
                 data=ClientData(
                     inputs=torch.randn(len(labels), 1, 12, 12), labels=labels, members=members(len(labels))
                 ),

@@ -4,9 +4,10 @@ Place: the first, parameter-free part of a model (`models.scattering_linear`): a
 carry less noise than many on raw pixels. Nothing here is fitted to any data, so it costs no privacy and is the same at
 every client.
 
-An image is convolved with wavelets of two scales and eight angles, its modulus taken, convolved again with those of the
-larger scale, and each result averaged over 4 x 4 pixels: 1 + 16 + 64 maps for each channel. Maps are then brought to
-mean 0 and variance 1 in groups of three, over one image alone.
+An image, grey, is convolved with wavelets of two scales and eight angles, its modulus taken, convolved again with
+those of the larger scale, and each result averaged over 4 x 4 pixels: 1 + 16 + 64 maps. Maps are then brought to mean 0
+and variance 1 in groups of three, over one image alone. Of a coloured image the mean of its channels is taken: three
+times the parameters would carry three times the noise variance.
 
 Features are rounded to 16 bits, so that a simulation may compute them once for all examples and keep them
 (`computed_once`), while a client that computes its own at every call gets the same numbers.
@@ -42,7 +43,7 @@ _VERSION = 1
 
 _SCALES, _ANGLES = 2, 8
 _STRIDE = 2**_SCALES
-# Maps for each channel of an image.
+# Maps of an image.
 _MAPS: int = 1 + _SCALES * _ANGLES + _ANGLES**2
 _GROUP = 3
 # Images at a time: more would leave the caches.
@@ -50,7 +51,7 @@ _BATCH = 8
 
 
 class Scattering(nn.Module):
-    """Images (batch, channels, height, width) to features (batch, 81 * channels * height/4 * width/4)."""
+    """Images (batch, channels, height, width) to features (batch, 81 * height/4 * width/4)."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Each image's features; no gradient goes through."""
@@ -59,18 +60,18 @@ class Scattering(nn.Module):
     def rounded(self, images: Tensor) -> Tensor:
         """The same, as they are kept."""
         # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
-        made = torch.empty(len(images), self.num_features(*images.shape[1:3]), dtype=torch.float16)
+        made = torch.empty(len(images), self.num_features(images.shape[-1]), dtype=torch.float16)
         with torch.no_grad():
             for start in range(0, len(images), _BATCH):
-                part = images[start : start + _BATCH]
+                part = images[start : start + _BATCH].mean(1)
                 made[start : start + _BATCH] = _normalised(_scattered(part)).flatten(1)
         return made
 
     @staticmethod
-    def num_features(channels: int, side: int) -> int:
+    def num_features(side: int) -> int:
         """The length of the features of square images."""
         across: int = side // _STRIDE
-        return _MAPS * channels * across * across
+        return _MAPS * across * across
 
 
 class Kept(nn.Module):
@@ -127,16 +128,15 @@ def _save(features: NDArray[Any], path: Path) -> None:
 
 
 def _scattered(images: Tensor) -> Tensor:
-    """(batch, channels, height, width) -> (batch, channels * maps, height/4, width/4), before normalisation."""
-    padded = nn.functional.pad(images, (_STRIDE,) * 4, mode="reflect")
+    """(batch, height, width) -> (batch, maps, height/4, width/4), before normalisation."""
+    padded = nn.functional.pad(images.unsqueeze(1), (_STRIDE,) * 4, mode="reflect")
     rows, columns = padded.shape[-2:]
     wavelets = _wavelets(rows, columns)
-    spectrum = torch.fft.fft2(padded).unsqueeze(2)
-    first = torch.fft.ifft2(spectrum * wavelets).abs()
-    fine = torch.fft.fft2(first[:, :, :_ANGLES]).unsqueeze(3)
-    second = torch.fft.ifft2(fine * wavelets[_ANGLES:]).abs().flatten(2, 3)
-    maps = torch.cat([padded.unsqueeze(2), first, second], dim=2)
-    return (_averages(rows) @ maps @ _averages(columns).T).flatten(1, 2)
+    first = torch.fft.ifft2(torch.fft.fft2(padded) * wavelets).abs()
+    fine = torch.fft.fft2(first[:, :_ANGLES]).unsqueeze(2)
+    second = torch.fft.ifft2(fine * wavelets[_ANGLES:]).abs().flatten(1, 2)
+    maps = torch.cat([padded, first, second], dim=1)
+    return _averages(rows) @ maps @ _averages(columns).T
 
 
 def _normalised(maps: Tensor) -> Tensor:
