@@ -61,7 +61,7 @@ class Recipe:
         return _set(dataclasses.replace(task, training=training), method=method, **{**own, **changes})
 
 
-CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.0, server_learning_rate=1.5, averaging=0.85)
+CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.0, server_learning_rate=2.0, averaging=0.85)
 FEATURES = Recipe(
     model="scattering-linear", learning_rate=0.02, clip_norm=0.15, server_learning_rate=3.0, averaging=0.8
 )
