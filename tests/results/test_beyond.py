@@ -38,7 +38,7 @@ def test_every_row_is_the_papers_configuration() -> None:
             assert cell.task.training.batch_size == paper.training.batch_size
             if table.population == "paper":
                 assert np.array_equal(cell.task.budgets.epsilons, paper.budgets.epsilons)
-            if table.population == "half":
+            if table.population == "half" and asked.method != "fedavg":
                 assert np.array_equal(2 * cell.task.budgets.epsilons, paper.budgets.epsilons)
 
 

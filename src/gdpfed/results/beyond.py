@@ -93,7 +93,13 @@ def _training(task: Task, **changes: Any) -> Task:
 
 
 def _budgets(text: str) -> Change:
-    return lambda task: dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
+    def change(task: Task) -> Task:
+        # FedAvg knows no budgets: it is one set of runs for all of them.
+        if task.settings.method == "fedavg":
+            return task
+        return dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
+
+    return change
 
 
 # Who the clients are, in words and as a change of FMNIST's preset.
@@ -251,7 +257,7 @@ def cells_of_table(table: Table, dataset: str) -> list[Cell]:
     change = POPULATIONS[table.population][1]
     cells = []
     for label, row in table.rows.items():
-        task = row(change(load_task(dataset)))
+        task = change(row(load_task(dataset)))
         cells.append(
             Cell(
                 experiment=table.name,
