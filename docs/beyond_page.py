@@ -61,7 +61,6 @@ def _facts(records: Sequence[CellRecord]) -> str:
 def _settings(record: CellRecord) -> str:
     config = record.config
     words = [f"clip {config['clip_norm']:g}", f"step {config['server_learning_rate']:g}"]
-    words += [f"momentum {config['server_momentum']:g}"] if config.get("server_momentum") else []
     words += [f"averaging {config['averaging']:g}"] if config.get("averaging") else []
     return ", ".join([*words, config["accountant"]])
 

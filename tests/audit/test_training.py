@@ -72,16 +72,16 @@ def test_canaries_move_the_sums(tiny: Task, plan: Plan, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "memory"),
+    ("method", "model", "averaging"),
     [("gdpfed", "small-cnn", 0.0), ("pooled", "small-cnn", 0.8), ("pooled", "scattering-linear", 0.8)],
 )
 def test_audit_of_a_training(
-    tiny: Task, method: str, model: str, memory: float, monkeypatch: pytest.MonkeyPatch
+    tiny: Task, method: str, model: str, averaging: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if model == "scattering-linear":
         # Features of all images would take half a minute.
         monkeypatch.setattr("gdpfed.runs.simulate.load_dataset", few_images)
-    settings = dataclasses.replace(tiny.settings, method=method, server_momentum=memory, averaging=memory)
+    settings = dataclasses.replace(tiny.settings, method=method, averaging=averaging)
     tiny = dataclasses.replace(tiny, settings=settings, training=dataclasses.replace(tiny.training, model=model))
     plan = make_plan(tiny.budgets, settings)
     report = audit_training(tiny, plan, place=1, seed=2, num_canaries=60, num_workers=1)

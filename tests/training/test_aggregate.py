@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gdpfed.planning.methods import METHODS
-from gdpfed.training.aggregate import averaged, combine, project, with_momentum
+from gdpfed.training.aggregate import averaged, combine, project
 from tests.training.worlds import plan_of
 
 LAYERS = [4, 1, 30, 7]
@@ -62,17 +62,6 @@ def test_projection_does_not_depend_on_threads() -> None:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-
-
-def test_momentum_sums_past_updates() -> None:
-    plan = dataclasses.replace(plan_of("pooled"), server_momentum=0.7)
-    updates, velocity = sums(5), None
-    for number, update in enumerate(updates):
-        velocity = with_momentum(plan, velocity, update)
-        expected = sum(0.7 ** (number - past) * updates[past].numpy() for past in range(number + 1))
-        assert velocity is not None
-        np.testing.assert_allclose(velocity.numpy(), expected, rtol=1e-12)
-    assert with_momentum(plan_of("pooled"), None, updates[0]) is None
 
 
 def test_average_forgets_at_its_rate() -> None:

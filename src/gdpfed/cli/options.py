@@ -32,7 +32,6 @@ __all__ = [
     "Release",
     "Rounds",
     "ServerLearningRate",
-    "ServerMomentum",
     "Weights",
     "applied",
     "numbers",
@@ -86,9 +85,6 @@ Weights = Annotated[str | None, typer.Option("--weights", help="'paper' or 'inve
 Release = Annotated[str | None, typer.Option("--release", help="'per-group' or 'pooled' (one sum, one noise draw).")]
 ServerLearningRate = Annotated[
     float | None, typer.Option("--server-learning-rate", help="Factor on the update. Default: 1.")
-]
-ServerMomentum = Annotated[
-    float | None, typer.Option("--server-momentum", help="Share of the last step in the next, below 1. Default: 0.")
 ]
 Averaging = Annotated[
     float | None,

@@ -37,7 +37,7 @@ def print_recommendation(found: Recommendation, *, title: str) -> None:
 def _options(found: Recommendation) -> str:
     asked = found.settings
     words = [f"--method {asked.method}"]
-    for name in ("fairness_floor", "server_momentum", "averaging"):
+    for name in ("fairness_floor", "server_learning_rate", "averaging"):
         if name in asked.changed():
             words.append(f"--{name.replace('_', '-')} {getattr(asked, name):g}")
     return " ".join(words)

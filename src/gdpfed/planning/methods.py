@@ -87,7 +87,6 @@ def fedavg(budgets: Budgets, settings: PlanSettings) -> Plan:
         accountant=settings.accountant,
         accountant_version=accountant_version(),
         server_learning_rate=settings.server_learning_rate,
-        server_momentum=settings.server_momentum,
         averaging=settings.averaging,
         max_participations=settings.max_participations,
     )
@@ -433,7 +432,6 @@ def _finished(
         accountant=settings.accountant,
         accountant_version=accountant_version(),
         server_learning_rate=settings.server_learning_rate,
-        server_momentum=settings.server_momentum,
         averaging=settings.averaging,
         max_participations=settings.max_participations,
         clients_per_person=settings.clients_per_person,

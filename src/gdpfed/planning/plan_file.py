@@ -39,8 +39,9 @@ def _mapping(plan: Plan) -> dict[str, Any]:
     groups = content.pop("groups")
     content["linked"] = [list(counts) for counts in plan.linked]
     # TOML has no null: an absent key is None. What came later is left out where it is off: hashes stay.
-    off = {"server_momentum": 0.0, "averaging": 0.0}
-    scalars = {name: value for name, value in content.items() if value is not None and value != off.get(name)}
+    if not plan.averaging:
+        del content["averaging"]
+    scalars = {name: value for name, value in content.items() if value is not None}
     return {"format": FORMAT, **scalars, "groups": groups}
 
 
@@ -138,7 +139,6 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "release": plan.release,
         "grouping": plan.grouping,
         "server_learning_rate": plan.server_learning_rate,
-        "server_momentum": plan.server_momentum,
         "averaging": plan.averaging,
         "max_participations": plan.max_participations,
         "clients_per_person": plan.clients_per_person,

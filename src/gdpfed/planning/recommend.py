@@ -26,15 +26,15 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 
-__all__ = ["AVERAGING", "SERVER_MOMENTUM", "Candidate", "Recommendation", "recommend"]
+__all__ = ["AVERAGING", "SERVER_STEP", "Candidate", "Recommendation", "recommend"]
 
-# Rows of docs/beyond.md: what helped on every population there.
-SERVER_MOMENTUM = 0.8
+# What both models of docs/beyond.md did best with, on validation images.
+SERVER_STEP = 3.0
 AVERAGING = 0.8
 # So much of the best signal-to-noise is given up for fairness, at most.
 _GIVEN_UP = 0.01
 _METHODS = ("dp-fedavg", "gdpfed+", "gdpfed-opc", "idp-fedavg", "idp-scale")
-_FLOORS = (0.25, 0.5, 0.75, 1.0)
+_FLOORS = (0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,12 @@ def recommend(budgets: Budgets, settings: PlanSettings, *, num_params: int) -> R
     """Compares the methods for these budgets; ``settings`` states rounds and mean participation, which are kept."""
     if num_params < 1:
         raise InputError(f"expected a model of at least one parameter, got {num_params}")
-    considered = dict(_considered(budgets, settings))
-    plans = {label: make_plan(budgets, asked) for label, asked in considered.items()}
-    candidates = [Candidate(label=label, plan=plan, num_params=num_params) for label, plan in plans.items()]
+    considered = {label: (asked, plan) for label, asked, plan in _considered(budgets, settings)}
+    candidates = [Candidate(label=label, plan=plan, num_params=num_params) for label, (_, plan) in considered.items()]
     largest = max(candidate.plan.signal_to_noise for candidate in candidates)
     near = [each for each in candidates if each.plan.signal_to_noise >= (1 - _GIVEN_UP) * largest]
     best = max(near, key=lambda each: (round(each.smallest_rate, 6), each.plan.signal_to_noise))
-    chosen = considered[best.label]
+    chosen = considered[best.label][0]
     elsewhere = tuple(_elsewhere(budgets, chosen, num_params))
     return Recommendation(
         settings=chosen,
@@ -93,23 +92,21 @@ def recommend(budgets: Budgets, settings: PlanSettings, *, num_params: int) -> R
     )
 
 
-def _considered(budgets: Budgets, settings: PlanSettings) -> Iterator[tuple[str, PlanSettings]]:
+def _considered(budgets: Budgets, settings: PlanSettings) -> Iterator[tuple[str, PlanSettings, Plan]]:
     """The methods with their own choices; `pooled` with several floors and the server's settings."""
     for method in _METHODS:
         asked = dataclasses.replace(settings, method=method)
         try:
-            make_plan(budgets, asked)
+            yield method, asked, make_plan(budgets, asked)
         except InputError:
             # It does not apply to these budgets.
             continue
-        yield method, asked
-    served = {"server_momentum": SERVER_MOMENTUM, "averaging": AVERAGING}
-    if {"server_momentum", "averaging", "server_learning_rate"} & settings.changed():
-        served = {}
+    if not {"server_learning_rate", "averaging"} & settings.changed():
+        settings = dataclasses.replace(settings, server_learning_rate=SERVER_STEP, averaging=AVERAGING)
     for floor in sorted({*_FLOORS, settings.fairness_floor}):
         if floor >= settings.fairness_floor:
-            label = f"pooled, floor {floor:g}"
-            yield label, dataclasses.replace(settings, method="pooled", fairness_floor=floor, **served)  # type: ignore[arg-type]  # floats by name
+            asked = dataclasses.replace(settings, method="pooled", fairness_floor=floor)
+            yield f"pooled, floor {floor:g}", asked, make_plan(budgets, asked)
 
 
 def _elsewhere(budgets: Budgets, chosen: PlanSettings, num_params: int) -> Iterator[Candidate]:
@@ -160,10 +157,10 @@ def _reasons(
             "that is little: a smaller model, or fixed features under a small head (model scattering-linear), carries "
             "less noise"
         )
-    if plan.server_momentum or plan.averaging:
+    if plan.averaging:
         yield (
-            f"momentum {plan.server_momentum:g} and averaging {plan.averaging:g} at the server touch released sums "
-            f"only; docs/beyond.md has the rows that support them"
+            f"a step of {plan.server_learning_rate:g} and averaging {plan.averaging:g} at the server touch released "
+            f"sums only; docs/beyond.md has the rows that support them, and says how to choose a clip norm"
         )
     better = [each for each in elsewhere if each.of_all_rounds > 1.02 * best.of_all_rounds]
     if better:

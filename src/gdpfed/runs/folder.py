@@ -115,12 +115,12 @@ class RunFolder:
 
     def save_checkpoint(self, state: TrainingState) -> None:
         """The state after a round."""
-        memory = {"velocity": state.velocity, "average": state.average}
+        average = {} if state.average is None else {"average": state.average}
         content = _safetensors().save(
             {
                 "parameters": state.parameters,
                 "participations": torch.from_numpy(state.participations),
-                **{name: tensor for name, tensor in memory.items() if tensor is not None},
+                **average,
             },
             metadata=_metadata(round=state.round_number, plan=plan_hash(self.plan)),
         )
@@ -139,8 +139,7 @@ class RunFolder:
                 metadata = json.loads((file.metadata() or {}).get("gdpfed", "{}"))
                 parameters = file.get_tensor("parameters")
                 participations = file.get_tensor("participations").numpy()
-                there = set(file.keys())
-                memory = {name: file.get_tensor(name) for name in ("velocity", "average") if name in there}
+                average = file.get_tensor("average") if "average" in set(file.keys()) else None
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
@@ -150,7 +149,10 @@ class RunFolder:
         round_number = int(metadata["round"])
         self._drop_records(round_number)
         return TrainingState(
-            round_number=round_number, parameters=parameters, participations=np.asarray(participations), **memory
+            round_number=round_number,
+            parameters=parameters,
+            participations=np.asarray(participations),
+            average=average,
         )
 
     def _drop_records(self, rounds: int) -> None:

@@ -142,7 +142,7 @@ def task_to_toml(task: Task) -> str:
     # Files of runs that do not use what came later stay as they were before it: names follow from them.
     if not task.training.secure:
         training = {name: value for name, value in training.items() if name not in ("secure", "dropout", "colluders")}
-    later = ("server_momentum", "averaging", "validation", "group_skew")
+    later = ("averaging", "validation", "group_skew")
     settings, training = (
         {name: value for name, value in part.items() if value or name not in later} for part in (settings, training)
     )

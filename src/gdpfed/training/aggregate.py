@@ -6,7 +6,6 @@ Guarantees (tests of the same name):
   weighted_sum_is_the_papers     sum_m omega_m y_m.
   projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer; nothing
                                  else changes.
-  momentum_sums_past_updates     the step of round t is sum_s momentum^(t-s) update_s.
   average_forgets_at_its_rate    the averaged model is sum_s averaging^(t-s) model_s over the sum of these weights.
 """
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from gdpfed.planning.plan import Plan
 
-__all__ = ["averaged", "combine", "project", "with_momentum"]
+__all__ = ["averaged", "combine", "project"]
 
 
 def combine(plan: Plan, sums: Sequence[Tensor], layer_sizes: Sequence[int]) -> Tensor:
@@ -43,13 +42,6 @@ def project(strict: Tensor, lax: Tensor, layer_sizes: Sequence[int]) -> Tensor:
         length = _dot(direction, direction)
         projected.append(direction * (_dot(part, direction) / length) if length > 0 else torch.zeros_like(direction))
     return torch.cat(projected)
-
-
-def with_momentum(plan: Plan, velocity: Tensor | None, update: Tensor) -> Tensor | None:
-    """The step to take, float64, which is what the next round's is made of; None where the plan has no momentum."""
-    if not plan.server_momentum:
-        return None
-    return update if velocity is None else plan.server_momentum * velocity + update
 
 
 def averaged(plan: Plan, average: Tensor | None, parameters: Tensor, *, round_number: int) -> Tensor | None:

@@ -64,12 +64,8 @@ def run_round(
         participations[client] += 1
 
     step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
-    moved, velocity, average = step, None, None
-    if plan.server_momentum > 0:
-        past = np.zeros(num_params) if state.velocity is None else state.velocity.numpy()
-        moved = step + plan.server_momentum * past
-        velocity = torch.from_numpy(moved)
-    parameters = (state.parameters.double() + torch.from_numpy(moved)).float()
+    parameters = (state.parameters.double() + torch.from_numpy(step)).float()
+    average = None
     if plan.averaging > 0:
         # Weights of all models so far, the newest's 1, and their sum.
         older = sum(plan.averaging**age for age in range(1, state.round_number + 1))
@@ -79,7 +75,6 @@ def run_round(
         round_number=state.round_number + 1,
         parameters=parameters,
         participations=participations,
-        velocity=velocity,
         average=average,
     )
     record = RoundRecord(

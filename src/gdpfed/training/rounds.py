@@ -23,7 +23,7 @@ from torch import Tensor
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.training import mechanism
-from gdpfed.training.aggregate import averaged, combine, with_momentum
+from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.sampling import sample_clients
 from gdpfed.training.sparsify import keep_largest
 
@@ -46,15 +46,12 @@ Updates = Callable[[Tensor, NDArray[np.int64]], Iterator[tuple[NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that one round hands to the next: the model, how often each client took part, and the server's memory.
-
-    ``velocity`` and ``average`` (float64) are there if the plan has momentum or averaging, after the first round.
-    """
+    """All that one round hands to the next: the model, how often each client took part, and the average of all models
+    so far (float64), after the first round, if the plan has averaging."""
 
     round_number: int
     parameters: Tensor
     participations: NDArray[np.int64]
-    velocity: Tensor | None = None
     average: Tensor | None = None
 
     @property
@@ -157,13 +154,11 @@ def run_round(
         vanished=released.vanished,
         aborted=released.aborted,
     )
-    velocity = with_momentum(plan, state.velocity, update)
-    parameters = (state.parameters.double() + (update if velocity is None else velocity)).float()
+    parameters = (state.parameters.double() + update).float()
     following = TrainingState(
         round_number=state.round_number + 1,
         parameters=parameters,
         participations=participations,
-        velocity=velocity,
         average=averaged(plan, state.average, parameters, round_number=state.round_number),
     )
     return following, record
