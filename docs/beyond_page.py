@@ -3,6 +3,7 @@
 Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words.
 """
 
+import dataclasses
 import json
 import math
 import statistics
@@ -12,8 +13,8 @@ from pathlib import Path
 from results_page import markdown_table
 from scipy import stats
 
-from gdpfed.results.beyond import POPULATIONS, TABLES, TUNING, Table
-from gdpfed.results.records import CellRecord, load_records
+from gdpfed.results.beyond import POPULATIONS, TABLES, TUNING, Table, cells_of_table
+from gdpfed.results.records import CellRecord, config_of, differences, load_records
 
 __all__ = ["beyond_page"]
 
@@ -45,7 +46,8 @@ def _by_budget(record: CellRecord) -> str:
 
 
 def _facts(records: Sequence[CellRecord]) -> str:
-    first = records[0]
+    # FedAvg's runs are shared by all budgets.
+    first = next((record for record in records if record.method != "fedavg"), records[0])
     seeds = sorted({run.seed for record in records for run in record.runs})
     sizes = sorted({record.parameters for record in records})
     models = sorted({record.config["training"]["model"] for record in records})
@@ -60,16 +62,17 @@ def _facts(records: Sequence[CellRecord]) -> str:
 
 def _settings(record: CellRecord) -> str:
     config = record.config
-    words = [f"clip {config['clip_norm']:g}", f"step {config['server_learning_rate']:g}"]
+    private = record.method != "fedavg"
+    words = [f"clip {config['clip_norm']:g}" if private else "no clip", f"step {config['server_learning_rate']:g}"]
     words += [f"averaging {config['averaging']:g}"] if config.get("averaging") else []
-    return ", ".join([*words, config["accountant"]])
+    return ", ".join([*words, config["accountant"] if private else "no noise"])
 
 
-def _tuning(found: Sequence[CellRecord]) -> str:
-    best = max(found, key=lambda record: record.runs[0].accuracy)
+def _tuning(found: Mapping[str, CellRecord]) -> str:
+    best = max(found.values(), key=lambda record: record.runs[0].accuracy)
     rows = [
-        (record.column, f"{record.runs[0].accuracy:.2f}" + (" **best**" if record is best else ""))
-        for record in sorted(found, key=lambda record: -record.runs[0].accuracy)
+        (label, f"{record.runs[0].accuracy:.2f}" + (" **best**" if record is best else ""))
+        for label, record in sorted(found.items(), key=lambda entry: -entry[1].runs[0].accuracy)
     ]
     return markdown_table(("settings", "accuracy on validation images"), rows)
 
@@ -100,6 +103,22 @@ def _rows(table: Table, found: Mapping[str, CellRecord]) -> str:
     return text
 
 
+def _found(table: Table, dataset: str, records: Sequence[CellRecord]) -> dict[str, CellRecord]:
+    """Each row's record, by its configuration, with the runs of the table's seeds from wherever they are recorded."""
+    found = {}
+    for cell in cells_of_table(table, dataset):
+        wanted = config_of(cell.task)
+        same = [
+            record
+            for record in records
+            if (record.dataset, record.scale) == (dataset, "full") and not differences(record.config, wanted)
+        ]
+        runs = {run.seed: run for record in same for run in record.runs if run.seed in table.seeds}
+        if runs:
+            found[cell.column] = dataclasses.replace(same[0], runs=tuple(runs[seed] for seed in sorted(runs)))
+    return found
+
+
 def _note(notes: Path, name: str) -> str:
     path = notes / f"{name}.md"
     return path.read_text(encoding="utf-8").strip() + "\n\n" if path.is_file() else ""
@@ -107,7 +126,8 @@ def _note(notes: Path, name: str) -> str:
 
 def beyond_page(folder: Path, notes: Path) -> str:
     """The whole page."""
-    records = load_records(folder)
+    # Some rows are the paper's own cells, whose runs have records of their own.
+    records = [*load_records(folder), *load_records(folder.parent)]
     for path in sorted(notes.glob("*.md")):
         if path.stem not in {"top", "ideas", *TABLES}:
             raise SystemExit(f"{path} explains nothing on the page: expected top.md, ideas.md or TABLE.md")
@@ -120,17 +140,13 @@ def beyond_page(folder: Path, notes: Path) -> str:
     ) + _note(notes, "top")
     for table in TABLES.values():
         for dataset in table.datasets:
-            found = {
-                record.column: record
-                for record in records
-                if record.experiment == table.name and record.dataset == dataset and record.column in table.rows
-            }
+            found = _found(table, dataset, records)
             if not found:
                 text += f"## {table.title} ({dataset})\n\nNot run.\n\n"
                 continue
             text += f"## {table.title} ({dataset})\n\n{POPULATIONS[table.population][0].capitalize()}. "
             text += _facts(list(found.values())) + "\n\n"
-            text += _tuning(list(found.values())) if table.name in TUNING else _rows(table, found)
+            text += _tuning(found) if table.name in TUNING else _rows(table, found)
             text += "\n" + _note(notes, table.name)
     ideas = folder / "ideas.json"
     if ideas.is_file():

@@ -102,10 +102,11 @@ def test_page_pairs_by_seed(page: ModuleType, tmp_path: Path) -> None:
     """Means 84 and 80: differences 3, 4 and 5 have a standard error of 0.577, and t at 95 % with 2 degrees is 4.303."""
     ours, theirs = [83.0, 84.0, 85.0], [80.0, 80.0, 80.0]
     rows = {"ours": ours, "gdpfed+ (the paper: RDP)": theirs, "fedavg, same server": [84.0, 85.0, 86.0]}
-    save_records(made_up("features", rows), tmp_path)
-    save_records(made_up("features-tied", rows), tmp_path)
-    text = page.beyond_page(tmp_path, tmp_path / "none")
-    assert text == page.beyond_page(tmp_path, tmp_path / "none")
+    folder = tmp_path / "beyond"
+    save_records(made_up("features", rows), folder)
+    save_records(made_up("features-tied", rows), folder)
+    text = page.beyond_page(folder, tmp_path / "none")
+    assert text == page.beyond_page(folder, tmp_path / "none")
     assert "ours less gdpfed+ (the paper: RDP): **+4.00 (+1.52 to +6.48)**" in text
     assert "ours less fedavg with the same server: **-1.00 (-1.00 to -1.00)**" in text
     assert "| **ours** |" in text
