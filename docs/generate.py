@@ -1,4 +1,4 @@
-"""Writes what a program can know of the documentation: `cli.md`, `results.md`, pictures, tables in other pages.
+"""Writes what a program can know of the documentation: pages, pictures, tables in other pages.
 
 python docs/generate.py            write
 python docs/generate.py --check    exit code 1 if a file is not what would be written
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from beyond_page import beyond_page
 from results_page import draw_pictures, markdown_table, results_page
 
 from gdpfed.cli.show import rounded_up
@@ -40,6 +41,7 @@ COMMANDS = [
     "reproduce noise",
     "reproduce main",
     "reproduce all",
+    "reproduce beyond",
     "reproduce overhead",
     "reproduce status",
     "train",
@@ -361,6 +363,7 @@ def main() -> int:
     for name, content in (
         ("cli.md", cli()),
         ("results.md", results_page(RECORDS, NOTES)),
+        ("beyond.md", beyond_page(RECORDS / "beyond", NOTES / "beyond")),
         ("limits.md", limits()),
         ("benchmarks.md", filled("benchmarks.md", {"simulators": simulators_table()})),
         (

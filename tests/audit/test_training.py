@@ -13,6 +13,7 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.simulate import prepare
+from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.task import Task, load_task
 from tests.runs.conftest import TINY
 
@@ -28,6 +29,17 @@ def tiny(tmp_path: Path) -> Task:
 @pytest.fixture
 def plan(tiny: Task) -> Plan:
     return make_plan(tiny.budgets, tiny.settings)
+
+
+def few_images(name: str, *, data_dir: str | Path | None = None) -> Dataset:
+    whole = load_dataset(name, data_dir=data_dir)
+    return dataclasses.replace(
+        whole,
+        train_inputs=whole.train_inputs[:1200],
+        train_labels=whole.train_labels[:1200],
+        test_inputs=whole.test_inputs[:100],
+        test_labels=whole.test_labels[:100],
+    )
 
 
 def test_training_is_the_simulators(tiny: Task, plan: Plan) -> None:
@@ -59,7 +71,19 @@ def test_canaries_move_the_sums(tiny: Task, plan: Plan, monkeypatch: pytest.Monk
     assert 0.4 < seen.inside.mean() < 0.6
 
 
-def test_audit_of_a_training(tiny: Task, plan: Plan) -> None:
+@pytest.mark.parametrize(
+    ("method", "model", "averaging"),
+    [("gdpfed", "small-cnn", 0.0), ("pooled", "small-cnn", 0.8), ("pooled", "scattering-linear", 0.8)],
+)
+def test_audit_of_a_training(
+    tiny: Task, method: str, model: str, averaging: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if model == "scattering-linear":
+        # Features of all images would take half a minute.
+        monkeypatch.setattr("gdpfed.runs.simulate.load_dataset", few_images)
+    settings = dataclasses.replace(tiny.settings, method=method, averaging=averaging)
+    tiny = dataclasses.replace(tiny, settings=settings, training=dataclasses.replace(tiny.training, model=model))
+    plan = make_plan(tiny.budgets, settings)
     report = audit_training(tiny, plan, place=1, seed=2, num_canaries=60, num_workers=1)
     content = report.as_json()
     assert content["contradicted"] is False

@@ -50,6 +50,22 @@ def test_no_heavy_import(statement: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
+def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("plan", "300@0.5,300@3", "--rounds", "10", "--participation", "0.05", "--objective")
+    code, out, _ = call(capsys, *asked, "--model-size", "5000")
+    assert code == 0
+    assert "5,000 parameters" in out
+    assert "the same plan by name: --method pooled" in out
+    code, out, _ = call(capsys, *asked, "--json")
+    content = json.loads(out)
+    advice = content["recommendation"]
+    assert content["method"] == "pooled"
+    assert advice["recommended"]["signal_to_noise"] == content["signal_to_noise"]
+    code, _, err = call(capsys, *asked, "--method", "gdpfed")
+    assert code == 2
+    assert "leave --method out" in err
+
+
 def test_plan_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "plan", *SMALL)
     assert code == 0

@@ -9,7 +9,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.methods import METHODS, make_plan
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_from_toml, plan_hash, plan_to_toml, save_plan
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.budgets import Budgets, parse_compact
 
 Small = tuple[Budgets, PlanSettings]
 
@@ -112,3 +112,13 @@ def test_json_has_what_is_promised(small: Small, method: str) -> None:
         assert wanted <= set(group)
         assert (group["epsilon_release"] is None) == (method == "fedavg")
     assert content["hash"] == plan_hash(plan)
+
+
+def test_averaging_leaves_other_hashes_alone() -> None:
+    plan = make_plan(parse_compact("100@1,100@3"), PlanSettings(method="gdpfed", num_rounds=5))
+    assert "averaging" not in plan_to_toml(plan)
+    served = dataclasses.replace(plan, averaging=0.9)
+    assert plan_from_toml(plan_to_toml(served)) == served
+    assert plan_hash(served) != plan_hash(plan)
+    with pytest.raises(InputError, match="averaging"):
+        dataclasses.replace(plan, averaging=1.0)

@@ -68,10 +68,11 @@ def test_killed_anywhere_same_bytes(tiny: Task, tmp_path: Path) -> None:
             assert (calm.path / name).read_bytes() == disturbed.read_bytes(), (number, name)
 
 
-def test_interrupted_and_resumed(tiny: Task, tmp_path: Path) -> None:
-    calm = start(tiny, tmp_path / "calm")
+@pytest.mark.parametrize("averaging", [0.0, 0.8])
+def test_interrupted_and_resumed(tiny: Task, tmp_path: Path, averaging: float) -> None:
+    calm = start(tiny, tmp_path / "calm", averaging=averaging)
     simulate(calm, num_workers=1)
-    run = start(tiny, tmp_path / "run")
+    run = start(tiny, tmp_path / "run", averaging=averaging)
 
     class Enough(KeyboardInterrupt):
         pass

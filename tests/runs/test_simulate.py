@@ -179,3 +179,51 @@ def test_more_clients_than_examples_are_refused(tiny: Task) -> None:
     crowded = dataclasses.replace(tiny, budgets=parse_compact("10000@1,10000@4"))
     with pytest.raises(InputError, match="client"):
         prepare(crowded, make_plan(crowded.budgets, crowded.settings), seed=1, num_workers=1)
+
+
+def test_accuracy_by_budget_is_of_each_budgets_classes(tiny: Task, tmp_path: Path) -> None:
+    """A model that always says class 0 is right as often as a budget's clients have class 0."""
+    training = dataclasses.replace(tiny.training, partition="dirichlet", concentration=0.3, group_skew=1.0)
+    task = dataclasses.replace(tiny, training=training)
+    plan = make_plan(task.budgets, task.settings)
+    made = prepare(task, plan, seed=1, num_workers=1)
+    try:
+        constant = torch.zeros_like(made.initial_state().parameters)
+        constant[-10] = 1.0
+        found = made.evaluate(constant)
+    finally:
+        made.trainer.close()
+    strict, lax = found.by_budget
+    assert made.label_mix is not None
+    assert (strict, lax) == pytest.approx(tuple(100 * made.label_mix[:, 0]))
+    assert strict > lax + 10
+    assert found.accuracy == pytest.approx(10)
+
+
+def test_validation_images_are_nobodys(tiny: Task) -> None:
+    task = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, validation=3000))
+    made = prepare(task, make_plan(task.budgets, task.settings), seed=1, num_workers=1)
+    whole = prepare(tiny, made.plan, seed=1, num_workers=1)
+    try:
+        held = [made.trainer._data.inputs, made.test_inputs]
+        assert torch.equal(torch.cat(held), whole.trainer._data.inputs)
+        assert len(made.test_labels) == 3000
+        assert max(int(part.max()) for part in made.trainer._data.members) < 15_000
+    finally:
+        made.trainer.close()
+        whole.trainer.close()
+
+
+def test_averaged_models_are_what_is_kept(tiny: Task, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    run = start(tiny, tmp_path / "run", averaging=0.8, num_rounds=3)
+    simulate(run, num_workers=1)
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state.average is not None
+    kept = torch.cat([tensor.flatten() for _, tensor in sorted(load_file(run.path / "model.safetensors").items())])
+    assert sorted(kept.tolist()) == sorted(state.average.float().tolist())
+    plain = start(tiny, tmp_path / "plain", num_rounds=3)
+    simulate(plain, num_workers=1)
+    assert "average" not in load_file(plain.path / "checkpoint.safetensors")

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
-from gdpfed.tasks.partitions import Partition, partition_dirichlet, partition_iid, partition_natural
+from gdpfed.tasks.partitions import (
+    Partition,
+    label_mix,
+    partition_dirichlet,
+    partition_iid,
+    partition_natural,
+    skewed_by_budget,
+)
 
 
 def fresh(seed: int = 11) -> np.random.Generator:
@@ -143,3 +150,22 @@ def test_unusable_options_are_refused(changes: dict[str, object], message: str) 
         dirichlet(np.zeros(10, dtype=np.int64), 2, **changes)
     with pytest.raises(InputError, match="num_clients >= 1"):
         partition_iid(10, 0, generator=fresh())
+
+
+def test_skew_ties_data_to_budgets() -> None:
+    labels = np.repeat(np.arange(10), 60)
+    epsilons = np.tile([3.0, 0.5, 1.5], 40)
+    parts = partition_dirichlet(labels, 120, concentration=0.3, min_size=1, generator=np.random.default_rng(1))
+
+    def means(skew: float) -> list[float]:
+        dealt = skewed_by_budget(parts, labels, epsilons, skew=skew, generator=np.random.default_rng(2))
+        assert sorted(map(tuple, dealt)) == sorted(map(tuple, parts))
+        mix = label_mix(dealt, labels, epsilons, num_classes=10)
+        assert mix.shape == (3, 10)
+        np.testing.assert_allclose(mix.sum(axis=1), 1)
+        return [float(row @ np.arange(10)) for row in mix]
+
+    strict, medium, lax = means(1.0)
+    assert strict < medium - 1 < lax - 2
+    assert max(means(0.0)) - min(means(0.0)) < 1.5
+    assert means(0.0) == means(0.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gdpfed.planning.methods import METHODS
-from gdpfed.training.aggregate import combine, project
+from gdpfed.training.aggregate import averaged, combine, project
 from tests.training.worlds import plan_of
 
 LAYERS = [4, 1, 30, 7]
@@ -62,3 +62,15 @@ def test_projection_does_not_depend_on_threads() -> None:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_average_forgets_at_its_rate() -> None:
+    plan = dataclasses.replace(plan_of("pooled"), averaging=0.7)
+    models, average = [model.float() for model in sums(5)], None
+    for number, model in enumerate(models):
+        average = averaged(plan, average, model, round_number=number)
+        weights = 0.7 ** np.arange(number, -1, -1)
+        expected = np.average([past.double().numpy() for past in models[: number + 1]], axis=0, weights=weights)
+        assert average is not None
+        np.testing.assert_allclose(average.numpy(), expected, rtol=1e-10)
+    assert averaged(plan_of("pooled"), None, models[0], round_number=0) is None

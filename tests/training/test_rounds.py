@@ -62,6 +62,35 @@ def test_fast_equals_reference(method: str, kind: str) -> None:
         assert of_fast.clipped > 0
 
 
+@pytest.mark.parametrize("kind", ["cnn", "features"])
+@pytest.mark.parametrize("method", ["gdpfed+", "pooled"])
+def test_fast_equals_reference_with_averaging(method: str, kind: str) -> None:
+    where = world(kind)
+    plan = dataclasses.replace(plan_of(method), averaging=0.6)
+    one = two = where.start()
+    for _ in range(3):
+        (one, _), (two, _) = fast(one, plan, where), plain(two, plan, where)
+        torch.testing.assert_close(one.model, two.model, rtol=0, atol=1e-5)
+        torch.testing.assert_close(one.parameters, two.parameters, rtol=0, atol=1e-5)
+    assert not torch.equal(one.model, one.parameters)
+
+
+def test_averaging_changes_no_round() -> None:
+    """Only what is kept of it: the same bytes are released, and clients train from the same models."""
+    where = world("cnn")
+    plan = plan_of("pooled")
+    one = two = where.start()
+    for _ in range(3):
+        (one, of_one), (two, of_two) = (
+            fast(one, plan, where),
+            fast(two, dataclasses.replace(plan, averaging=0.9), where),
+        )
+        assert torch.equal(one.parameters, two.parameters)
+        assert of_one == of_two
+    assert torch.equal(one.model, one.parameters)
+    assert not torch.equal(two.model, two.parameters)
+
+
 def plain_fedavg(where: World, plan: Plan, participants: list[int], round_number: int, start: Tensor) -> Tensor:
     """FedAvg from nothing but PyTorch: the mean over the expected cohort."""
     total = torch.zeros(len(start), dtype=torch.float64)
@@ -246,19 +275,31 @@ def noise_std(plan: Plan, place: int) -> float:
     return group.noise_multiplier * plan.clip_norm
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "gdpfed", "gdpfed-opc", "idp-fedavg", "idp-scale", "pooled"])
-def test_released_sums_match_the_plan(method: str) -> None:
+# With and without averaging: it must leave the mechanism alone.
+VARIANTS = [
+    *((method, 0.0) for method in ("dp-fedavg", "gdpfed", "gdpfed-opc", "idp-fedavg", "idp-scale", "pooled")),
+    ("pooled", 0.8),
+    ("gdpfed", 0.8),
+]
+
+
+def variant(method: str, averaging: float) -> Plan:
+    return dataclasses.replace(plan_of(method, clip_norm=0.7), averaging=averaging)
+
+
+@pytest.mark.parametrize(("method", "averaging"), VARIANTS)
+def test_released_sums_match_the_plan(method: str, averaging: float) -> None:
     """Mean, variance, shape and independence of the noise; every check has a false-alarm rate of 1e-6 and the variance
     is seen to 1 % (see checkers.py for the numbers)."""
-    plan = plan_of(method, clip_norm=0.7)
+    plan = variant(method, averaging)
     stds = [noise_std(plan, place) for place in range(1 if plan.release == "pooled" else len(plan.groups))]
     checkers.check_noise(checkers.release, plan, stds)
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "gdpfed", "gdpfed-opc", "idp-fedavg", "idp-scale", "pooled"])
-def test_every_client_has_its_noise_multiplier(method: str) -> None:
+@pytest.mark.parametrize(("method", "averaging"), VARIANTS)
+def test_every_client_has_its_noise_multiplier(method: str, averaging: float) -> None:
     """What one client can move is the noise std divided by its group's noise multiplier: no more, no less."""
-    checkers.check_contributions(checkers.release, plan_of(method, clip_norm=0.7))
+    checkers.check_contributions(checkers.release, variant(method, averaging))
 
 
 def test_non_finite_updates_move_nothing() -> None:

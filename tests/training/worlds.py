@@ -15,6 +15,7 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
+from gdpfed.tasks.features import Scattering
 from gdpfed.tasks.models import CharLSTM
 from gdpfed.training import reference, rounds
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
@@ -72,6 +73,14 @@ def world(kind: str) -> World:
                 data=ClientData(
                     inputs=torch.randn(len(labels), 1, 14, 14), labels=labels, members=members(len(labels))
                 ),
+            )
+        if kind == "features":
+            return World(
+                model=nn.Sequential(Scattering(), nn.Linear(Scattering.num_features(12), 5)),
+                data=ClientData(
+                    inputs=torch.randn(len(labels), 1, 12, 12), labels=labels, members=members(len(labels))
+                ),
+                local=dataclasses.replace(LOCAL, learning_rate=0.01),
             )
         return World(
             model=CharLSTM(num_classes=7, embedding=3, hidden=6),

@@ -168,7 +168,7 @@ def train_with_canaries(
         taking_part=taking_part,
         inside=inside,
         parameters=state.parameters,
-        evaluation=simulation.evaluate(state.parameters),
+        evaluation=simulation.evaluate(state.model),
     )
 
 

@@ -14,6 +14,7 @@ from gdpfed.planning.settings import PlanSettings
 
 __all__ = [
     "Accountant",
+    "Averaging",
     "ClientsPerPerson",
     "ClipNorm",
     "Delta",
@@ -84,6 +85,10 @@ Weights = Annotated[str | None, typer.Option("--weights", help="'paper' or 'inve
 Release = Annotated[str | None, typer.Option("--release", help="'per-group' or 'pooled' (one sum, one noise draw).")]
 ServerLearningRate = Annotated[
     float | None, typer.Option("--server-learning-rate", help="Factor on the update. Default: 1.")
+]
+Averaging = Annotated[
+    float | None,
+    typer.Option("--averaging", help="Keep a moving average of the models that forgets at this rate. Default: 0, off."),
 ]
 MaxParticipations = Annotated[
     int | None, typer.Option("--max-participations", help="A client that took part so often is not sampled again.")

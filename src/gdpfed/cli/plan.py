@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,13 @@ import typer
 from typer.core import TyperGroup
 
 from gdpfed.cli import options
+from gdpfed.cli.recommendation import print_recommendation, recommendation_as_json
 from gdpfed.cli.show import console, print_comparison, print_json, print_plan
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import check_method, make_plan
 from gdpfed.planning.plan import Plan, assign, check_budgets
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
+from gdpfed.planning.recommend import recommend
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
 from gdpfed.tasks.task import load_task
@@ -59,6 +62,7 @@ def of(
     weights: options.Weights = None,
     release: options.Release = None,
     server_learning_rate: options.ServerLearningRate = None,
+    averaging: options.Averaging = None,
     max_participations: options.MaxParticipations = None,
     clients_per_person: options.ClientsPerPerson = None,
     linked: options.Linked = None,
@@ -67,6 +71,16 @@ def of(
         Path | None, typer.Option("--assignment", help="Save each client's group as CSV (client,group).")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Compute everything anew.")] = False,
+    objective: Annotated[
+        bool,
+        typer.Option(
+            "--objective",
+            help="Recommend: the method and settings with the largest predicted signal-to-noise, and why.",
+        ),
+    ] = False,
+    model_size: Annotated[
+        int, typer.Option("--model-size", help="With --objective: how many parameters the model has.")
+    ] = 20_000,
     as_json: options.Json = False,
 ) -> None:
     """A budget for each client in; groups, rates, noise, weights and honest epsilons out."""
@@ -89,23 +103,27 @@ def of(
             "weights": weights,
             "release": release,
             "server_learning_rate": server_learning_rate,
+            "averaging": averaging,
             "max_participations": max_participations,
             "clients_per_person": clients_per_person,
             "linked": linked,
         },
     )
-    if no_cache:
-        with without_cache():
-            plan = make_plan(task.budgets, settings)
-    else:
-        plan = make_plan(task.budgets, settings)
+    if objective and method is not None:
+        raise InputError("--objective chooses the method: leave --method out")
+    with without_cache() if no_cache else nullcontext():
+        found = recommend(task.budgets, settings, num_params=model_size) if objective else None
+        plan = make_plan(task.budgets, settings) if found is None else found.best.plan
     if out is not None:
         save_plan(plan, out)
     if assignment is not None:
         _save_assignment(plan, task.budgets, assignment)
     if as_json:
-        print_json(plan_as_json(plan))
+        advice = {} if found is None else {"recommendation": recommendation_as_json(found)}
+        print_json({**plan_as_json(plan), **advice})
     else:
+        if found is not None:
+            print_recommendation(found, title=task.title)
         print_plan(plan, title=task.title)
         if out is not None:
             console().print(f"saved to {out}; check it with: gdpfed verify {out}", soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gdpfed.cli import options
+from gdpfed.cli.reproduce_beyond import beyond
 from gdpfed.cli.reproduce_status import overhead, status
 from gdpfed.cli.reproduce_training import add_training_commands
 from gdpfed.cli.show import console, print_json, table
@@ -152,5 +153,6 @@ def noise(datasets: Datasets = _ALL, as_json: options.Json = False) -> None:
 
 
 add_training_commands(reproduce_app)
+reproduce_app.command()(beyond)
 reproduce_app.command()(overhead)
 reproduce_app.command()(status)

@@ -35,17 +35,16 @@ from gdpfed.errors import MissingExtraError
 from gdpfed.results.experiments import EXPERIMENTS, Cell, Scale, cells_of
 from gdpfed.results.records import load_records, records_locked, records_of, save_records, save_timing
 from gdpfed.results.verdicts import Row, rows_of
-from gdpfed.runs.batch import Batch, PlannedJob, cores_of, plan_jobs, train_jobs
+from gdpfed.runs.batch import Batch, Job, PlannedJob, cores_of, plan_jobs, train_jobs
 
-__all__ = ["add_training_commands", "need_torch"]
+__all__ = ["add_training_commands", "make_runs", "need_torch"]
 
 # Seconds between two savings of the records.
 _KEEP_EVERY = 60
 _STAMP = "simulation: not a private release (seeded noise, data in one place)"
 
 
-def _planned(asked: Asked, *, quiet: bool) -> list[tuple[Cell, PlannedJob]]:
-    wanted = wanted_of(asked)
+def _planned(asked: Asked, wanted: Sequence[tuple[Cell, Job]], *, quiet: bool) -> list[tuple[Cell, PlannedJob]]:
 
     def watch(done: int, total: int) -> None:
         if not quiet and (sys.stderr.isatty() or done == total):
@@ -108,18 +107,7 @@ def _reproduce(asked: Asked) -> None:
     out = console()
     if not asked.as_json:
         _introduce(asked)
-    entries = _planned(asked, quiet=asked.as_json)
-
-    def keep() -> None:
-        finished = [(cell, job) for cell, job in entries if job.state == "finished"]
-        with records_locked(asked.records):
-            save_records(records_of(finished, scale=asked.scale.name), asked.records)
-            save_timing(finished, asked.records)
-
-    try:
-        _train(asked, _once(entries), keep)
-    finally:
-        keep()
+    make_runs(asked, wanted_of(asked))
     records = load_records(asked.records)
     tables = {
         (name, dataset): rows_of(EXPERIMENTS[name], dataset, records, scale=asked.scale)
@@ -138,6 +126,22 @@ def _reproduce(asked: Asked) -> None:
         soft_wrap=True,
     )
     out.print(f"{_STAMP}\nruns: {asked.out / 'runs'}; records: {asked.records}", soft_wrap=True)
+
+
+def make_runs(asked: Asked, wanted: Sequence[tuple[Cell, Job]]) -> None:
+    """Plans and trains what is not finished, and keeps the records, also on the way."""
+    entries = _planned(asked, wanted, quiet=asked.as_json)
+
+    def keep() -> None:
+        finished = [(cell, job) for cell, job in entries if job.state == "finished"]
+        with records_locked(asked.records):
+            save_records(records_of(finished, scale=asked.scale.name), asked.records)
+            save_timing(finished, asked.records)
+
+    try:
+        _train(asked, _once(entries), keep)
+    finally:
+        keep()
 
 
 def _introduce(asked: Asked) -> None:

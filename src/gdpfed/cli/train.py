@@ -75,6 +75,7 @@ def _changed(
     task: Task,
     evaluate_every: int | None,
     *,
+    model: str | None = None,
     secure: bool | None = None,
     dropout: float | None = None,
     colluders: float | None = None,
@@ -83,6 +84,7 @@ def _changed(
     settings = options.stated(task.settings, changes)
     asked: dict[str, Any] = {
         "evaluate_every": evaluate_every,
+        "model": model,
         "secure": secure,
         "dropout": dropout,
         "colluders": colluders,
@@ -101,7 +103,10 @@ def train_run(
     delta: options.Delta = None,
     accountant: options.Accountant = None,
     weights: options.Weights = None,
+    model: Annotated[str | None, typer.Option("--model", help="Another model than the task's, by name.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Of a client's local steps.")] = None,
     server_learning_rate: options.ServerLearningRate = None,
+    averaging: options.Averaging = None,
     max_participations: options.MaxParticipations = None,
     evaluate_every: EvaluateEvery = None,
     secure: Secure = False,
@@ -131,6 +136,7 @@ def train_run(
     task = _changed(
         load_task(source),
         evaluate_every,
+        model=model,
         secure=secure or None,
         dropout=dropout,
         colluders=colluders,
@@ -141,7 +147,9 @@ def train_run(
         delta=delta,
         accountant=accountant,
         weights=weights,
+        learning_rate=learning_rate,
         server_learning_rate=server_learning_rate,
+        averaging=averaging,
         max_participations=max_participations,
     )
     plan = make_plan(task.budgets, task.settings)

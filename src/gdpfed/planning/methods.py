@@ -87,6 +87,7 @@ def fedavg(budgets: Budgets, settings: PlanSettings) -> Plan:
         accountant=settings.accountant,
         accountant_version=accountant_version(),
         server_learning_rate=settings.server_learning_rate,
+        averaging=settings.averaging,
         max_participations=settings.max_participations,
     )
 
@@ -431,6 +432,7 @@ def _finished(
         accountant=settings.accountant,
         accountant_version=accountant_version(),
         server_learning_rate=settings.server_learning_rate,
+        averaging=settings.averaging,
         max_participations=settings.max_participations,
         clients_per_person=settings.clients_per_person,
         linked=_linked_counts(settings, groups, budgets),

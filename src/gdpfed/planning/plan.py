@@ -170,6 +170,7 @@ class Plan:
     adjacency: str = ADJACENCY
     sampling: str = "poisson"
     server_learning_rate: float = 1.0
+    averaging: float = 0.0
     max_participations: int | None = None
     clients_per_person: int = 1
     linked: tuple[tuple[int, ...], ...] = ()
@@ -193,6 +194,8 @@ class Plan:
             raise InputError(
                 f"expected a finite server_learning_rate > 0, got server_learning_rate={self.server_learning_rate}"
             )
+        if not 0 <= self.averaging < 1:
+            raise InputError(f"expected 0 <= averaging < 1, got averaging={self.averaging}")
         if self.max_participations is not None and self.max_participations < 1:
             raise InputError(f"expected max_participations >= 1, got max_participations={self.max_participations}")
         if not 1 <= self.clients_per_person <= _MAX_UNLISTED:

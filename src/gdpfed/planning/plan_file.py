@@ -38,7 +38,9 @@ def _mapping(plan: Plan) -> dict[str, Any]:
     content = dataclasses.asdict(plan)
     groups = content.pop("groups")
     content["linked"] = [list(counts) for counts in plan.linked]
-    # TOML has no null: an absent key is None.
+    # TOML has no null: an absent key is None. What came later is left out where it is off: hashes stay.
+    if not plan.averaging:
+        del content["averaging"]
     scalars = {name: value for name, value in content.items() if value is not None}
     return {"format": FORMAT, **scalars, "groups": groups}
 
@@ -138,6 +140,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "release": plan.release,
         "grouping": plan.grouping,
         "server_learning_rate": plan.server_learning_rate,
+        "averaging": plan.averaging,
         "max_participations": plan.max_participations,
         "clients_per_person": plan.clients_per_person,
         "step_size": plan.step_size,

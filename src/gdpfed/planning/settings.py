@@ -56,6 +56,7 @@ class PlanSettings:
     learning_rate: float = 0.1
     local_steps: int = 5
     server_learning_rate: float = 1.0
+    averaging: float = 0.0
     max_participations: int | None = None
     clients_per_person: int = 1
     linked: tuple[tuple[str, ...], ...] = ()
@@ -77,6 +78,7 @@ class PlanSettings:
         for name in ("clip_norm", "learning_rate", "server_learning_rate"):
             value = getattr(self, name)
             self._expect(name, 0 < value <= _LARGEST, f"a number above 0 and at most {_LARGEST:g}")
+        self._expect("averaging", 0 <= self.averaging < 1, "a number from 0, which is off, to below 1")
         self._expect("fairness_floor", 0 < self.fairness_floor <= 1, "a number above 0 and at most 1")
         for name, words in (("groups", _GROUP_WORDS), ("rates", _RATE_WORDS), ("keep", _KEEP_WORDS)):
             self._expect_word(name, words)

@@ -43,7 +43,7 @@ _RUN_FIELDS = ("accuracies", "epsilons", "key", "rounds", "seed", "versions")
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A finished run: its curve, and what made it."""
+    """A finished run: its curve, and what made it; ``by_budget`` is kept where data were tied to budgets."""
 
     seed: int
     key: str
@@ -51,6 +51,7 @@ class RunRecord:
     accuracies: tuple[float, ...]
     epsilons: tuple[float | None, ...]
     versions: str
+    by_budget: tuple[float, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -124,6 +125,7 @@ def _run_record(job: PlannedJob) -> RunRecord:
         accuracies=tuple(round(line["accuracy"], 6) for line in lines),
         epsilons=tuple(lines[-1]["epsilons"]),
         versions=", ".join(f"{name} {versions[name]}" for name in ("gdpfed", "python", "torch", "numpy")),
+        by_budget=tuple(round(value, 6) for value in lines[-1].get("by_budget", ())),
     )
 
 
@@ -177,10 +179,15 @@ def _text(dataset: str, experiment: str, cells: Sequence[CellRecord]) -> str:
     parts = []
     for cell in cells:
         fields = {name: getattr(cell, name) for name in _CELL_FIELDS if name != "runs"}
-        runs = ",\n".join("   " + _line({name: getattr(run, name) for name in _RUN_FIELDS}) for run in cell.runs)
+        runs = ",\n".join("   " + _line(_run_fields(run)) for run in cell.runs)
         parts.append("  " + _line(fields)[:-1] + f', "runs": [\n{runs}\n  ]}}')
     head = {"dataset": dataset, "experiment": experiment, "format": _FORMAT, "stamp": _STAMP}
     return _line(head)[:-1] + ', "cells": [\n' + ",\n".join(parts) + "\n]}\n"
+
+
+def _run_fields(run: RunRecord) -> dict[str, Any]:
+    fields = {name: getattr(run, name) for name in _RUN_FIELDS}
+    return {**fields, "by_budget": run.by_budget} if run.by_budget else fields
 
 
 def _parse(path: Path) -> list[CellRecord]:
@@ -207,6 +214,7 @@ def _parse(path: Path) -> list[CellRecord]:
 
 def _run_of(content: Mapping[str, Any]) -> RunRecord:
     fields = {name: content[name] for name in _RUN_FIELDS}
+    fields["by_budget"] = list(content.get("by_budget", ()))
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     if not lists.get("accuracies") or len(lists["accuracies"]) != len(lists["rounds"]):
         raise ValueError("a run needs an accuracy for each evaluated round")

@@ -97,10 +97,10 @@ def train(
             state, record = simulation.run_round(state)
             records.append(record)
             if test is not None:
-                accuracies.append(simulation.evaluate(state.parameters).accuracy)
+                accuracies.append(simulation.evaluate(state.model).accuracy)
             if watch is not None:
                 watch(record)
-        simulation.load(state.parameters)
+        simulation.load(state.model)
     finally:
         simulation.trainer.close()
         torch.set_num_threads(threads)

@@ -116,8 +116,13 @@ class RunFolder:
 
     def save_checkpoint(self, state: TrainingState) -> None:
         """The state after a round."""
+        average = {} if state.average is None else {"average": state.average}
         content = _safetensors().save(
-            {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)},
+            {
+                "parameters": state.parameters,
+                "participations": torch.from_numpy(state.participations),
+                **average,
+            },
             metadata=_metadata(round=state.round_number, plan=plan_hash(self.plan)),
         )
         _replace(self.path / "checkpoint.safetensors", content)
@@ -135,6 +140,7 @@ class RunFolder:
                 metadata = json.loads((file.metadata() or {}).get("gdpfed", "{}"))
                 parameters = file.get_tensor("parameters")
                 participations = file.get_tensor("participations").numpy()
+                average = file.get_tensor("average") if "average" in set(file.keys()) else None
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
@@ -144,7 +150,10 @@ class RunFolder:
         round_number = int(metadata["round"])
         self._drop_records(round_number)
         return TrainingState(
-            round_number=round_number, parameters=parameters, participations=np.asarray(participations)
+            round_number=round_number,
+            parameters=parameters,
+            participations=np.asarray(participations),
+            average=average,
         )
 
     def _drop_records(self, rounds: int) -> None:

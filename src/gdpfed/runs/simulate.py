@@ -31,8 +31,15 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.folder import RunFolder
 from gdpfed.runs.ledgered import LedgeredRelease, joined_run
 from gdpfed.tasks.datasets import Dataset, load_dataset
+from gdpfed.tasks.features import computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
-from gdpfed.tasks.partitions import partition_dirichlet, partition_iid, partition_natural
+from gdpfed.tasks.partitions import (
+    label_mix,
+    partition_dirichlet,
+    partition_iid,
+    partition_natural,
+    skewed_by_budget,
+)
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.engines import Engine
@@ -45,10 +52,15 @@ _EVALUATION_BATCH = 250
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How the model does on the public test set."""
+    """How the model does on the public test set.
+
+    ``by_budget``, where data were tied to budgets: the accuracy on test images in the mixture of classes that the
+    clients of each budget have, strictest first.
+    """
 
     accuracy: float
     loss: float
+    by_budget: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,6 +90,7 @@ class Simulation:
     test_labels: Tensor
     seed: int
     release: Release = float_release
+    label_mix: NDArray[np.float64] | None = None
 
     def run_round(self, state: TrainingState) -> tuple[TrainingState, RoundRecord]:
         """One round from ``state``."""
@@ -106,18 +119,29 @@ class Simulation:
         """Accuracy and mean loss on the test set, in batches of a fixed size, so that workers change nothing."""
         model = self.load(parameters)
 
-        def judge(start: int) -> tuple[int, float]:
+        def judge(start: int) -> tuple[NDArray[np.int64], float]:
             with torch.no_grad():
                 inputs = self.test_inputs[start : start + _EVALUATION_BATCH]
                 labels = self.test_labels[start : start + _EVALUATION_BATCH]
                 logits = model(inputs)
                 losses = nn.functional.cross_entropy(logits, labels, reduction="none").double()
-                return int((logits.argmax(1) == labels).sum()), float(losses.sum())
+                right = labels[logits.argmax(1) == labels]
+                return np.bincount(right.numpy(), minlength=logits.shape[1]), float(losses.sum())
 
         results = self.trainer.map(judge, range(0, len(self.test_labels), _EVALUATION_BATCH))
-        correct = sum(count for count, _ in results)
+        correct = np.sum([counts for counts, _ in results], axis=0)
         loss = math.fsum(total for _, total in results) / len(self.test_labels)
-        return Evaluation(accuracy=100 * correct / len(self.test_labels), loss=loss if math.isfinite(loss) else 1e300)
+        return Evaluation(
+            accuracy=100 * int(correct.sum()) / len(self.test_labels),
+            loss=loss if math.isfinite(loss) else 1e300,
+            by_budget=self._by_budget(correct),
+        )
+
+    def _by_budget(self, correct: NDArray[np.int64]) -> tuple[float, ...]:
+        if self.label_mix is None:
+            return ()
+        there = np.bincount(self.test_labels.numpy(), minlength=len(correct))
+        return tuple(float(value) for value in 100 * self.label_mix @ (correct / np.maximum(there, 1)))
 
 
 def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
@@ -202,10 +226,19 @@ def prepare(
         sizes["width"] = task.training.model_width
     model = build_model(task.training.model, seed=seed, **sizes)
     refuse_running_statistics(model)
+    dataset, model = computed_once(dataset, model)
+    dataset = dataset.holding_out(task.training.validation)
+    assignment = dealt_groups(plan, task.budgets, seed)
+    members, mix = _members(dataset, task.training, len(task.budgets), seed), None
+    if task.training.group_skew:
+        epsilons = _shuffled(task.budgets, seed).epsilons
+        dealt = streams.generator(seed, "partition", round_number=1)
+        members = skewed_by_budget(
+            members, dataset.train_labels, epsilons, skew=task.training.group_skew, generator=dealt
+        )
+        mix = label_mix(members, dataset.train_labels, epsilons, num_classes=dataset.num_classes)
     data = ClientData(
-        inputs=torch.from_numpy(dataset.train_inputs),
-        labels=torch.from_numpy(dataset.train_labels),
-        members=_members(dataset, task.training, len(task.budgets), seed),
+        inputs=torch.from_numpy(dataset.train_inputs), labels=torch.from_numpy(dataset.train_labels), members=members
     )
     local = LocalTraining(
         learning_rate=task.settings.learning_rate,
@@ -226,13 +259,14 @@ def prepare(
         )
     return Simulation(
         plan=plan,
-        assignment=dealt_groups(plan, task.budgets, seed),
+        assignment=assignment,
         release=release,
         model=model,
         trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk, engine=engine),
         test_inputs=torch.from_numpy(dataset.test_inputs),
         test_labels=torch.from_numpy(dataset.test_labels),
         seed=seed,
+        label_mix=mix,
     )
 
 
@@ -313,7 +347,7 @@ def _run_rounds(run: RunFolder, simulation: Simulation, ledger: Ledger | None, w
             due = (
                 state.round_number % run.task.training.evaluate_every == 0 or state.round_number == run.plan.num_rounds
             )
-            evaluation = simulation.evaluate(state.parameters) if due else None
+            evaluation = simulation.evaluate(state.model) if due else None
             spent = _spent(run.plan, state.round_number, charging) if due else None
             if evaluation is not None and spent is not None:
                 run.append("records.jsonl", _as_json(state, record, evaluation, spent) | _elsewhere(device))
@@ -337,8 +371,8 @@ def _run_rounds(run: RunFolder, simulation: Simulation, ledger: Ledger | None, w
                 )
         if charging is not None:
             charging.close()
-        final = evaluation or simulation.evaluate(state.parameters)
-        model = simulation.load(state.parameters)
+        final = evaluation or simulation.evaluate(state.model)
+        model = simulation.load(state.model)
         names, tensors = zip(*((name, value.detach()) for name, value in model.named_parameters()), strict=True)
         run.save_model(list(names), list(tensors))
     finally:
@@ -373,6 +407,7 @@ def _as_json(
         "round": state.round_number,
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
+        **({"by_budget": list(evaluation.by_budget)} if evaluation.by_budget else {}),
         "epsilons": [None if math.isinf(value) else value for value in spent],
         "cohort": list(record.cohort),
         "clipped": record.clipped,

@@ -15,6 +15,7 @@ Guarantees (tests of the same name):
 Loaded arrays are shared, not copied: do not write to them.
 """
 
+import dataclasses
 import io
 import math
 import zipfile
@@ -48,8 +49,9 @@ _CIFAR_RECORD = 1 + 3 * 32 * 32
 class Dataset:
     """Examples to train and to test on.
 
-    Inputs are float32 (n, channels, height, width) for images, int64 (n, length) for text. ``owners`` is whose each
-    training example is, where the data has natural owners. ``note`` is what a reader of results must know.
+    Inputs are float32 (n, channels, height, width) for images, float16 (n, features) for features that were computed
+    of them, int64 (n, length) for text. ``owners`` is whose each training example is, where the data has natural
+    owners. ``note`` is what a reader of results must know.
     """
 
     name: str
@@ -94,6 +96,9 @@ class Dataset:
     def _check_inputs(self, inputs: NDArray[Any], where: str) -> None:
         if inputs.dtype == np.int64 and inputs.ndim == 2:
             self._refuse_outside(inputs, where, what="character")
+        elif inputs.dtype == np.float16 and inputs.ndim == 2:
+            # Features of images that were checked; to read them all would cost more than training on them.
+            pass
         elif inputs.dtype != np.float32 or inputs.ndim != 4:
             raise InputError(
                 f"expected inputs as float32 (n, channels, height, width) or int64 (n, length) in the {where}, got "
@@ -116,7 +121,23 @@ class Dataset:
     @property
     def is_text(self) -> bool:
         """Whether inputs are characters rather than images."""
-        return self.train_inputs.ndim == 2
+        return self.train_inputs.dtype == np.int64
+
+    def holding_out(self, validation: int) -> "Dataset":
+        """The last ``validation`` training examples in the test set's place; the data set itself for 0."""
+        if not validation:
+            return self
+        left = len(self.train_labels) - validation
+        if left < 1:
+            raise InputError(f"expected validation below {len(self.train_labels)}, all examples, got {validation}")
+        return dataclasses.replace(
+            self,
+            train_inputs=self.train_inputs[:left],
+            train_labels=self.train_labels[:left],
+            test_inputs=self.train_inputs[left:],
+            test_labels=self.train_labels[left:],
+            owners=None if self.owners is None else self.owners[:left],
+        )
 
 
 def load_dataset(name: str, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> Dataset:

@@ -10,17 +10,19 @@ Guarantees (tests of the same name):
   iid_sizes_differ_by_one   at most.
   natural_keeps_owners_whole  a client of `partition_natural` has all examples of exactly one owner.
   concentration_sets_the_skew  a small concentration gives clients few classes, a large one the mixture of all.
+  skew_ties_data_to_budgets   at 1 the strict clients have the smallest labels, at 0 budgets tell nothing of labels.
 """
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 
-__all__ = ["Partition", "partition_dirichlet", "partition_iid", "partition_natural"]
+__all__ = ["Partition", "label_mix", "partition_dirichlet", "partition_iid", "partition_natural", "skewed_by_budget"]
 
 Partition = tuple[NDArray[np.int64], ...]
 
@@ -74,6 +76,43 @@ def partition_natural(owners: NDArray[np.int64], num_clients: int, *, generator:
         )
     parts = _by_owner(places.astype(np.int64), len(names))
     return tuple(parts[place] for place in generator.permutation(len(names))[:num_clients])
+
+
+def skewed_by_budget(
+    parts: Sequence[NDArray[np.int64]],
+    labels: NDArray[np.int64],
+    epsilons: NDArray[np.float64],
+    *,
+    skew: float,
+    generator: np.random.Generator,
+) -> Partition:
+    """The same parts, dealt out anew: parts with small mean labels to the clients with small epsilons.
+
+    Parts are ordered by ``skew`` times the rank of their mean label plus (1 - ``skew``) times a random rank.
+    """
+    if not 0 <= skew <= 1:
+        raise InputError(f"expected 0 <= skew <= 1, got skew={skew}")
+    chance = generator.permutation(len(parts))
+    means = np.array([labels[part].mean() for part in parts])
+    ranks = np.lexsort((chance, means)).argsort()
+    order = np.lexsort((chance, skew * ranks + (1 - skew) * chance))
+    clients = np.lexsort((generator.permutation(len(parts)), epsilons))
+    dealt: list[NDArray[np.int64]] = list(parts)
+    for client, part in zip(clients.tolist(), order.tolist(), strict=True):
+        dealt[client] = parts[part]
+    return tuple(dealt)
+
+
+def label_mix(
+    parts: Sequence[NDArray[np.int64]], labels: NDArray[np.int64], epsilons: NDArray[np.float64], *, num_classes: int
+) -> NDArray[np.float64]:
+    """(budgets, classes): which share of the examples of the clients with each budget, strictest first, is of which
+    class."""
+    rows = []
+    for epsilon in np.unique(epsilons):
+        examples = np.concatenate([parts[client] for client in np.flatnonzero(epsilons == epsilon).tolist()])
+        rows.append(np.bincount(labels[examples], minlength=num_classes) / len(examples))
+    return np.stack(rows)
 
 
 def _check_room(num_examples: int, num_clients: int, *, min_size: int) -> None:

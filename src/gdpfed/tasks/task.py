@@ -31,6 +31,10 @@ class TrainingSettings:
 
     With ``secure``, sums go through the secure aggregation protocol; ``dropout`` of the clients vanish in the middle of
     it, and ``colluders`` of each cohort may tell the server their noise.
+
+    ``validation``: so many training examples, the last, are taken from the clients and stand for the test set, so that
+    settings can be chosen without looking at it. ``group_skew``: from 0, budgets have nothing to do with data, to 1,
+    clients with small labels have the strict ones.
     """
 
     dataset: str = "fmnist-mini"
@@ -46,6 +50,8 @@ class TrainingSettings:
     secure: bool = False
     dropout: float = 0.0
     colluders: float = 0.0
+    validation: int = 0
+    group_skew: float = 0.0
 
     def __post_init__(self) -> None:
         partitions = ("iid", "dirichlet", "natural")
@@ -59,6 +65,10 @@ class TrainingSettings:
             raise InputError(f"expected a finite concentration > 0, got concentration={self.concentration}")
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
+        if self.validation < 0:
+            raise InputError(f"expected validation >= 0, got validation={self.validation}")
+        if not 0 <= self.group_skew <= 1:
+            raise InputError(f"expected 0 <= group_skew <= 1, got group_skew={self.group_skew}")
         for name in ("dropout", "colluders"):
             if not 0 <= getattr(self, name) < 0.5:
                 raise InputError(f"expected 0 <= {name} < 0.5, got {name}={getattr(self, name)}")
@@ -129,8 +139,12 @@ def task_to_toml(task: Task) -> str:
     """The task as a file that `load_task` reads back."""
     settings = {name: value for name, value in dataclasses.asdict(task.settings).items() if value is not None}
     training = {name: value for name, value in dataclasses.asdict(task.training).items() if value is not None}
+    # Files of runs that do not use what came later stay as they were before it: names follow from them.
     if not task.training.secure:
-        # Files of runs without secure sums stay as they were before there were any: names follow from them.
         training = {name: value for name, value in training.items() if name not in ("secure", "dropout", "colluders")}
+    later = ("averaging", "validation", "group_skew")
+    settings, training = (
+        {name: value for name, value in part.items() if value or name not in later} for part in (settings, training)
+    )
     content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
     return tomli_w.dumps(content)

@@ -6,6 +6,7 @@ Guarantees (tests of the same name):
   weighted_sum_is_the_papers     sum_m omega_m y_m.
   projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer; nothing
                                  else changes.
+  average_forgets_at_its_rate    the averaged model is sum_s averaging^(t-s) model_s over the sum of these weights.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from gdpfed.planning.plan import Plan
 
-__all__ = ["combine", "project"]
+__all__ = ["averaged", "combine", "project"]
 
 
 def combine(plan: Plan, sums: Sequence[Tensor], layer_sizes: Sequence[int]) -> Tensor:
@@ -41,6 +42,19 @@ def project(strict: Tensor, lax: Tensor, layer_sizes: Sequence[int]) -> Tensor:
         length = _dot(direction, direction)
         projected.append(direction * (_dot(part, direction) / length) if length > 0 else torch.zeros_like(direction))
     return torch.cat(projected)
+
+
+def averaged(plan: Plan, average: Tensor | None, parameters: Tensor, *, round_number: int) -> Tensor | None:
+    """The moving average of all models after rounds 0 .. ``round_number``, float64; None where the plan has none.
+
+    The start is not in it, so the weights are divided by their sum, 1 - averaging^(round_number + 1).
+    """
+    if not plan.averaging:
+        return None
+    if average is None:
+        return parameters.double()
+    share = (1 - plan.averaging) / (1 - plan.averaging ** (round_number + 1))
+    return average + share * (parameters.double() - average)
 
 
 def _dot(left: Tensor, right: Tensor) -> float:

@@ -3,8 +3,9 @@
 Place: below the cohort trainer. A model becomes a function from stacked parameters (clients, ...) and stacked batches
 (clients, batch, ...) to every client's gradient of its own weighted loss.
 
-Three ways to do it, same mathematics:
+Four ways to do it, same mathematics:
   layers   a plain CNN, by hand: `layers.py`.
+  linear   one dense layer on fixed features, by hand: `linear.py`.
   vmap     any other nn.Module, by torch.func. Clients do not mix, so one backward pass of the summed losses gives every
            client's own gradient.
   loop     what torch.func cannot batch (nn.LSTM, nn.GRU): one client after the other.
@@ -26,6 +27,7 @@ from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
 from gdpfed.training.layers import LayeredModel
+from gdpfed.training.linear import LinearModel
 
 __all__ = ["BatchedModel", "batched_model"]
 
@@ -47,6 +49,8 @@ def batched_model(model: nn.Module) -> BatchedModel:
     """The fastest way to train many copies of ``model`` at once."""
     if LayeredModel.supports(model):
         return LayeredModel(cast(nn.Sequential, model))
+    if LinearModel.supports(model):
+        return LinearModel(cast(nn.Sequential, model))
     return _AnyModule(model)
 
 

@@ -64,10 +64,18 @@ def run_round(
         participations[client] += 1
 
     step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
+    parameters = (state.parameters.double() + torch.from_numpy(step)).float()
+    average = None
+    if plan.averaging > 0:
+        # Weights of all models so far, the newest's 1, and their sum.
+        older = sum(plan.averaging**age for age in range(1, state.round_number + 1))
+        past_average = np.zeros(num_params) if state.average is None else state.average.numpy()
+        average = torch.from_numpy((parameters.double().numpy() + older * past_average) / (1 + older))
     following = TrainingState(
         round_number=state.round_number + 1,
-        parameters=(state.parameters.double() + torch.from_numpy(step)).float(),
+        parameters=parameters,
         participations=participations,
+        average=average,
     )
     record = RoundRecord(
         round_number=state.round_number,

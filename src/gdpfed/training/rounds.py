@@ -23,7 +23,7 @@ from torch import Tensor
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.training import mechanism
-from gdpfed.training.aggregate import combine
+from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.sampling import sample_clients
 from gdpfed.training.sparsify import keep_largest
 
@@ -46,11 +46,18 @@ Updates = Callable[[Tensor, NDArray[np.int64]], Iterator[tuple[NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that one round hands to the next: the model, and how often each client took part."""
+    """All that one round hands to the next: the model, how often each client took part, and the average of all models
+    so far (float64), after the first round, if the plan has averaging."""
 
     round_number: int
     parameters: Tensor
     participations: NDArray[np.int64]
+    average: Tensor | None = None
+
+    @property
+    def model(self) -> Tensor:
+        """What is evaluated and kept: the averaged model where there is one. Clients train from ``parameters``."""
+        return self.parameters if self.average is None else self.average.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +154,12 @@ def run_round(
         vanished=released.vanished,
         aborted=released.aborted,
     )
+    parameters = (state.parameters.double() + update).float()
     following = TrainingState(
         round_number=state.round_number + 1,
-        parameters=(state.parameters.double() + update).float(),
+        parameters=parameters,
         participations=participations,
+        average=averaged(plan, state.average, parameters, round_number=state.round_number),
     )
     return following, record
 

@@ -1,0 +1,68 @@
+"""What `gdpfed plan --objective` prints."""
+
+from typing import Any
+
+from gdpfed.cli.show import console, table
+from gdpfed.planning.recommend import Candidate, Recommendation
+
+__all__ = ["print_recommendation", "recommendation_as_json"]
+
+
+def _row(candidate: Candidate) -> list[str]:
+    plan = candidate.plan
+    return [
+        candidate.label,
+        f"{plan.num_rounds}",
+        f"{100 * plan.participation:.3g} %",
+        f"{plan.signal_to_noise:.1f}",
+        f"{candidate.of_a_round:.3f}",
+        f"{candidate.of_all_rounds:.2f}",
+        f"{candidate.smallest_rate:.2f}",
+    ]
+
+
+def print_recommendation(found: Recommendation, *, title: str) -> None:
+    """The candidates, best first, the reasons, and how to ask for the plan by name."""
+    out = console()
+    head = ["plan", "rounds", "participation", "signal/noise", "of a round", "of all rounds", "smallest rate"]
+    rows = [_row(found.best), *(_row(each) for each in found.others)]
+    size = f"{found.best.num_params:,} parameters"
+    out.print(table(f"{title}: predicted for {size}, recommended first", head, rows))
+    out.print(table("The recommended plan under other limits", head, [_row(each) for each in found.elsewhere]))
+    for reason in found.reasons:
+        out.print(f"- {reason}", soft_wrap=True)
+    out.print(f"the same plan by name: {_options(found)}\n", soft_wrap=True)
+
+
+def _options(found: Recommendation) -> str:
+    asked = found.settings
+    words = [f"--method {asked.method}"]
+    for name in ("fairness_floor", "server_learning_rate", "averaging"):
+        if name in asked.changed():
+            words.append(f"--{name.replace('_', '-')} {getattr(asked, name):g}")
+    return " ".join(words)
+
+
+def _as_json(candidate: Candidate) -> dict[str, Any]:
+    plan = candidate.plan
+    return {
+        "plan": candidate.label,
+        "num_rounds": plan.num_rounds,
+        "participation": plan.participation,
+        "signal_to_noise": plan.signal_to_noise,
+        "of_a_round": candidate.of_a_round,
+        "of_all_rounds": candidate.of_all_rounds,
+        "smallest_rate": candidate.smallest_rate,
+    }
+
+
+def recommendation_as_json(found: Recommendation) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "model_size": found.best.num_params,
+        "options": _options(found),
+        "recommended": _as_json(found.best),
+        "others": [_as_json(each) for each in found.others],
+        "elsewhere": [_as_json(each) for each in found.elsewhere],
+        "reasons": list(found.reasons),
+    }

@@ -1,0 +1,168 @@
+"""Which method and settings are expected to do best, and why: a prediction from the plans alone.
+
+Place: above the methods. Nothing is trained and no data is seen, so a recommendation costs no privacy. What plans can
+tell is the signal-to-noise of a round: updates of norm C that agree, over the noise's std of a coordinate
+(`Plan.signal_to_noise`). The noise of a whole update grows with the square root of the model's size, so
+
+    of a round       signal-to-noise / sqrt(number of parameters)
+    of all rounds    that times sqrt(number of rounds), if all rounds pull the same way
+
+The server's settings are those that docs/beyond.md has rows for; they touch only released sums.
+
+Guarantees (tests of the same name):
+  recommended_is_fair_and_best     no candidate has a signal-to-noise above the recommended one's by more than a
+                                   hundredth, and none within that has a larger smallest rate.
+  recommendation_keeps_the_limits  rounds and mean participation of the recommended plan are those that were stated.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gdpfed.errors import InputError
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.budgets import Budgets
+
+__all__ = ["AVERAGING", "SERVER_STEP", "Candidate", "Recommendation", "recommend"]
+
+# What both models of docs/beyond.md did best with, on validation images.
+SERVER_STEP = 3.0
+AVERAGING = 0.8
+# So much of the best signal-to-noise is given up for fairness, at most.
+_GIVEN_UP = 0.01
+_METHODS = ("dp-fedavg", "gdpfed+", "gdpfed-opc", "idp-fedavg", "idp-scale")
+_FLOORS = (0.5, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A plan that was considered; the two ratios are as the module says."""
+
+    label: str
+    plan: Plan
+    num_params: int
+
+    @property
+    def of_a_round(self) -> float:
+        """Norm of agreeing updates over norm of the noise."""
+        return self.plan.signal_to_noise / math.sqrt(self.num_params)
+
+    @property
+    def of_all_rounds(self) -> float:
+        """The same, of the sum of all rounds."""
+        return self.of_a_round * math.sqrt(self.plan.num_rounds)
+
+    @property
+    def smallest_rate(self) -> float:
+        """Of the group that takes part least, over the mean rate."""
+        return min(group.sampling_rate for group in self.plan.groups) / self.plan.participation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """The settings to take, their candidate, all others, what other limits would give, and reasons in words."""
+
+    settings: PlanSettings
+    best: Candidate
+    others: tuple[Candidate, ...]
+    elsewhere: tuple[Candidate, ...]
+    reasons: tuple[str, ...]
+
+
+def recommend(budgets: Budgets, settings: PlanSettings, *, num_params: int) -> Recommendation:
+    """Compares the methods for these budgets; ``settings`` states rounds and mean participation, which are kept."""
+    if num_params < 1:
+        raise InputError(f"expected a model of at least one parameter, got {num_params}")
+    considered = {label: (asked, plan) for label, asked, plan in _considered(budgets, settings)}
+    candidates = [Candidate(label=label, plan=plan, num_params=num_params) for label, (_, plan) in considered.items()]
+    largest = max(candidate.plan.signal_to_noise for candidate in candidates)
+    near = [each for each in candidates if each.plan.signal_to_noise >= (1 - _GIVEN_UP) * largest]
+    best = max(near, key=lambda each: (round(each.smallest_rate, 6), each.plan.signal_to_noise))
+    chosen = considered[best.label][0]
+    elsewhere = tuple(_elsewhere(budgets, chosen, num_params))
+    return Recommendation(
+        settings=chosen,
+        best=best,
+        others=tuple(sorted((each for each in candidates if each is not best), key=lambda each: -each.of_a_round)),
+        elsewhere=elsewhere,
+        reasons=tuple(_reasons(best, candidates, elsewhere, largest)),
+    )
+
+
+def _considered(budgets: Budgets, settings: PlanSettings) -> Iterator[tuple[str, PlanSettings, Plan]]:
+    """The methods with their own choices; `pooled` with several floors and the server's settings."""
+    for method in _METHODS:
+        asked = dataclasses.replace(settings, method=method)
+        try:
+            yield method, asked, make_plan(budgets, asked)
+        except InputError:
+            # It does not apply to these budgets.
+            continue
+    if not {"server_learning_rate", "averaging"} & settings.changed():
+        settings = dataclasses.replace(settings, server_learning_rate=SERVER_STEP, averaging=AVERAGING)
+    for floor in sorted({*_FLOORS, settings.fairness_floor}):
+        if floor >= settings.fairness_floor:
+            asked = dataclasses.replace(settings, method="pooled", fairness_floor=floor)
+            yield f"pooled, floor {floor:g}", asked, make_plan(budgets, asked)
+
+
+def _elsewhere(budgets: Budgets, chosen: PlanSettings, num_params: int) -> Iterator[Candidate]:
+    """The same under other rounds and participations, for whoever may change them."""
+    changes: dict[str, dict[str, float]] = {
+        "half the rounds": {"num_rounds": max(1, chosen.num_rounds // 2)},
+        "twice the rounds": {"num_rounds": 2 * chosen.num_rounds},
+        "half the participation": {"participation": chosen.participation / 2},
+        **(
+            {"twice the participation": {"participation": 2 * chosen.participation}}
+            if chosen.participation <= 0.5
+            else {}
+        ),
+    }
+    for label, change in changes.items():
+        plan = make_plan(budgets, dataclasses.replace(chosen, **change))  # type: ignore[arg-type]  # numbers by name
+        yield Candidate(label=label, plan=plan, num_params=num_params)
+
+
+def _reasons(
+    best: Candidate, candidates: list[Candidate], elsewhere: tuple[Candidate, ...], largest: float
+) -> Iterator[str]:
+    plan = best.plan
+    strictest = next((each for each in candidates if each.label == "dp-fedavg"), None)
+    paper = next((each for each in candidates if each.label == "gdpfed+"), None)
+    if paper is not None and paper is not best:
+        yield (
+            f"{best.label} has {plan.signal_to_noise / paper.plan.signal_to_noise:.2f} times the signal-to-noise of "
+            f"gdpfed+: one noise draw serves all groups"
+        )
+    if strictest is not None and strictest is not best:
+        yield (
+            f"and {plan.signal_to_noise / strictest.plan.signal_to_noise:.2f} times that of dp-fedavg, which gives "
+            f"everyone the strictest budget"
+        )
+    if best.smallest_rate > 0 and plan.release == "pooled":
+        yield (
+            f"the floor gives up {100 * (1 - plan.signal_to_noise / largest):.1f} % of the best signal-to-noise, and "
+            f"the group that takes part least does so at {best.smallest_rate:.2f} of the mean rate"
+        )
+    yield (
+        f"with {best.num_params:,} parameters the noise of one round's update is {1 / best.of_a_round:.1f} times as "
+        f"long as an update of norm C on which all agree; over {plan.num_rounds} rounds the signal is "
+        f"{best.of_all_rounds:.2f} times the noise"
+    )
+    if best.of_all_rounds < 1:
+        yield (
+            "that is little: a smaller model, or fixed features under a small head (model scattering-linear), carries "
+            "less noise"
+        )
+    if plan.averaging:
+        yield (
+            f"a step of {plan.server_learning_rate:g} and averaging {plan.averaging:g} at the server touch released "
+            f"sums only; docs/beyond.md has the rows that support them, and says how to choose a clip norm"
+        )
+    better = [each for each in elsewhere if each.of_all_rounds > 1.02 * best.of_all_rounds]
+    if better:
+        words = ", ".join(f"{each.label} ({each.of_all_rounds / best.of_all_rounds:.2f} times)" for each in better)
+        yield f"if the limits may change, all rounds together would have more signal-to-noise with {words}"

@@ -1,0 +1,184 @@
+"""Features that depend on no client's data: a scattering transform with fixed filters, normalised image by image.
+
+Place: the first, parameter-free part of a model (`models.scattering_linear`): a few trained numbers on good features
+carry less noise than many on raw pixels. Nothing here is fitted to any data, so it costs no privacy and is the same at
+every client.
+
+An image, grey, is convolved with wavelets of two scales and eight angles, its modulus taken, convolved again with
+those of the larger scale, and each result averaged over 4 x 4 pixels: 1 + 16 + 64 maps. Maps are then brought to mean 0
+and variance 1 in groups of three, over one image alone. Of a coloured image the mean of its channels is taken: three
+times the parameters would carry three times the noise variance.
+
+Features are rounded to 16 bits, so that a simulation may compute them once for all examples and keep them
+(`computed_once`), while a client that computes its own at every call gets the same numbers.
+
+Guarantees (tests of the same name):
+  filters_have_no_mean           a constant image has features that are zero but for the first map.
+  features_are_each_images_own   the same bits whoever else is in the batch.
+  contrast_changes_little        half the contrast, and another brightness, change an image's features little.
+  computed_once_is_the_same      the rest of the model on kept features gives what the whole model gives on images.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gdpfed.privacy.cache import cache_file
+from gdpfed.tasks.datasets import Dataset
+
+__all__ = ["Kept", "Scattering", "computed_once"]
+
+# Raised when the features change: those kept on disk are then made again.
+_VERSION = 1
+
+_SCALES, _ANGLES = 2, 8
+_STRIDE = 2**_SCALES
+# Maps of an image.
+_MAPS: int = 1 + _SCALES * _ANGLES + _ANGLES**2
+_GROUP = 3
+# Images at a time: more would leave the caches.
+_BATCH = 8
+
+
+class Scattering(nn.Module):
+    """Images (batch, channels, height, width) to features (batch, 81 * height/4 * width/4)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Each image's features; no gradient goes through."""
+        return self.rounded(images).float()
+
+    def rounded(self, images: Tensor) -> Tensor:
+        """The same, as they are kept."""
+        # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
+        made = torch.empty(len(images), self.num_features(images.shape[-1]), dtype=torch.float16)
+        with torch.no_grad():
+            for start in range(0, len(images), _BATCH):
+                part = images[start : start + _BATCH].mean(1)
+                made[start : start + _BATCH] = _normalised(_scattered(part)).flatten(1)
+        return made
+
+    @staticmethod
+    def num_features(side: int) -> int:
+        """The length of the features of square images."""
+        across: int = side // _STRIDE
+        return _MAPS * across * across
+
+
+class Kept(nn.Module):
+    """Stands in a model's place of `Scattering` where features come instead of images."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """As the rest of the model wants them."""
+        return features.float()
+
+
+def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Module]:
+    """Features in place of images, and a model for them with the same parameters by the same names; or both as they
+    are, if the model has no fixed part."""
+    if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[0], Scattering)):
+        return dataset, model
+    named = OrderedDict(model.named_children())
+    named[next(iter(named))] = Kept()
+    featured = dataclasses.replace(
+        dataset,
+        train_inputs=_kept(model[0], dataset.train_inputs),
+        test_inputs=_kept(model[0], dataset.test_inputs),
+    )
+    return featured, nn.Sequential(named)
+
+
+def _kept(fixed: Scattering, images: NDArray[Any]) -> NDArray[Any]:
+    """From the cache's folder, or computed and put there; a folder that cannot be written costs time only."""
+    beside = cache_file()
+    if beside is None:
+        return fixed.rounded(torch.from_numpy(images)).numpy()
+    content = hashlib.sha256(np.ascontiguousarray(images).data)
+    content.update(repr((_VERSION, images.shape, torch.__version__)).encode())
+    path = beside.parent / "features" / f"{content.hexdigest()[:32]}.npy"
+    try:
+        # Copy on write: PyTorch wants an array that it might write to.
+        found: NDArray[Any] = np.load(path, mmap_mode="c")
+        return found
+    except (OSError, ValueError):
+        made = fixed.rounded(torch.from_numpy(images)).numpy()
+        _save(made, path)
+        return made
+
+
+def _save(features: NDArray[Any], path: Path) -> None:
+    """Whole or not at all; several processes may save the same."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            np.save(file, features)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def _scattered(images: Tensor) -> Tensor:
+    """(batch, height, width) -> (batch, maps, height/4, width/4), before normalisation."""
+    padded = nn.functional.pad(images.unsqueeze(1), (_STRIDE,) * 4, mode="reflect")
+    rows, columns = padded.shape[-2:]
+    wavelets = _wavelets(rows, columns)
+    first = torch.fft.ifft2(torch.fft.fft2(padded) * wavelets).abs()
+    fine = torch.fft.fft2(first[:, :_ANGLES]).unsqueeze(2)
+    second = torch.fft.ifft2(fine * wavelets[_ANGLES:]).abs().flatten(1, 2)
+    maps = torch.cat([padded, first, second], dim=1)
+    return _averages(rows) @ maps @ _averages(columns).T
+
+
+def _normalised(maps: Tensor) -> Tensor:
+    return nn.functional.group_norm(maps, maps.shape[1] // _GROUP)
+
+
+@functools.cache
+def _wavelets(rows: int, columns: int) -> Tensor:
+    """The spectra of Morlet wavelets (scales * angles, rows, columns), finest first; real, since they are symmetric."""
+    spectra = [
+        _morlet(rows, columns, scale=2**scale, angle=math.pi * turn / _ANGLES)
+        for scale in range(_SCALES)
+        for turn in range(_ANGLES)
+    ]
+    return torch.stack(spectra).float()
+
+
+def _morlet(rows: int, columns: int, *, scale: int, angle: float) -> Tensor:
+    """A Gaussian around a frequency, less as much of one around 0 as takes its mean away; twice as long across."""
+    width, frequency, slant = 0.8 * scale, 0.75 * math.pi / scale, 4 / _ANGLES
+
+    def gaussian(centre: float) -> Tensor:
+        # Frequencies repeat every 2 pi: what lies beyond comes back.
+        total = torch.zeros(rows, columns, dtype=torch.float64)
+        for down in range(-2, 3):
+            for right in range(-2, 3):
+                y = 2 * math.pi * (torch.fft.fftfreq(rows, dtype=torch.float64) + down).unsqueeze(1)
+                x = 2 * math.pi * (torch.fft.fftfreq(columns, dtype=torch.float64) + right).unsqueeze(0)
+                along = x * math.cos(angle) + y * math.sin(angle) - centre
+                across = -x * math.sin(angle) + y * math.cos(angle)
+                total += torch.exp(-0.5 * width**2 * (along**2 + (across / slant) ** 2))
+        return total
+
+    around, base = gaussian(frequency), gaussian(0.0)
+    return around - around[0, 0] / base[0, 0] * base
+
+
+@functools.cache
+def _averages(length: int) -> Tensor:
+    """(length / 4 - 2, length): Gaussian averages around every fourth pixel of what is inside the padding."""
+    width = 0.8 * 2 ** (_SCALES - 1)
+    places = torch.arange(length, dtype=torch.float64)
+    centres = _STRIDE * torch.arange(1, length // _STRIDE - 1, dtype=torch.float64) + (_STRIDE - 1) / 2
+    weights = torch.exp(-0.5 * ((places - centres.unsqueeze(1)) / width) ** 2)
+    return (weights / weights.sum(1, keepdim=True)).float()

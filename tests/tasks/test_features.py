@@ -1,0 +1,92 @@
+"""Fixed features of images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gdpfed.tasks import features
+from gdpfed.tasks.datasets import Dataset
+from gdpfed.tasks.features import Scattering, computed_once
+from gdpfed.tasks.models import build_model, refuse_running_statistics
+
+
+def images(number: int, channels: int = 1, side: int = 28) -> torch.Tensor:
+    """Bright bars at random places."""
+    generator = np.random.default_rng(3)
+    made = generator.normal(0, 0.05, (number, channels, side, side))
+    for image in made:
+        row, column = generator.integers(0, side - 8, 2)
+        image[:, row : row + 3, column : column + 8] += 1
+    return torch.from_numpy(made.astype(np.float32))
+
+
+def test_filters_have_no_mean() -> None:
+    scattered = features._scattered(torch.full((1, 28, 28), 3.0))
+    assert scattered.shape == (1, 81, 7, 7)
+    torch.testing.assert_close(scattered[:, :1], torch.full((1, 1, 7, 7), 3.0))
+    assert float(scattered[:, 1:].abs().max()) < 1e-5
+    # And they see something: an edge answers to its own angle most.
+    upright = torch.zeros(1, 28, 28)
+    upright[..., ::4] = upright[..., 1::4] = 1
+    first = features._scattered(upright)[0, 1:17].mean((1, 2))
+    assert int(first.argmax()) in (0, 8)
+
+
+def test_features_are_each_images_own() -> None:
+    together = images(19)
+    alone = torch.cat([Scattering()(image.unsqueeze(0)) for image in together])
+    assert torch.equal(Scattering()(together), alone)
+    broken = together.clone()
+    broken[4] = torch.nan
+    others = [place for place in range(19) if place != 4]
+    assert torch.equal(Scattering()(broken)[others], alone[others])
+
+
+def test_contrast_changes_little() -> None:
+    before, after = Scattering()(10 * images(6)), Scattering()(5 * images(6) + 2)
+    assert float(before.std()) == pytest.approx(1, abs=0.2)
+    later = (slice(None), slice(3 * 49, None))
+    assert float((before - after)[later].abs().mean()) < 0.05
+
+
+@pytest.mark.parametrize("kept_on_disk", [False, True])
+def test_computed_once_is_the_same(kept_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDPFED_CACHE", str(tmp_path) if kept_on_disk else "off")
+    dataset = Dataset(
+        name="bars",
+        train_inputs=images(12, 3, 32).numpy(),
+        train_labels=np.arange(12) % 10,
+        test_inputs=images(5, 3, 32).numpy(),
+        test_labels=np.arange(5),
+        num_classes=10,
+    )
+    model = build_model("scattering-linear", seed=1, channels=3, num_classes=10)
+    refuse_running_statistics(model)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        featured, rest = computed_once(dataset, model)
+        assert [name for name, _ in rest.named_parameters()] == [name for name, _ in model.named_parameters()]
+        with torch.no_grad():
+            whole, part = model(torch.from_numpy(dataset.test_inputs)), rest(torch.from_numpy(featured.test_inputs))
+        assert torch.equal(whole, part)
+    assert len(list(tmp_path.rglob("*.npy"))) == 2 * kept_on_disk
+    other = build_model("cnn3", seed=1, channels=3)
+    assert computed_once(dataset, other) == (dataset, other)
+
+
+def test_holding_out() -> None:
+    dataset = Dataset(
+        name="bars",
+        train_inputs=images(12).numpy(),
+        train_labels=np.arange(12) % 10,
+        test_inputs=images(5).numpy(),
+        test_labels=np.arange(5),
+        num_classes=10,
+    )
+    held = dataset.holding_out(4)
+    assert np.array_equal(held.test_inputs, dataset.train_inputs[8:])
+    assert np.array_equal(held.train_labels, dataset.train_labels[:8])
+    assert dataset.holding_out(0) is dataset
