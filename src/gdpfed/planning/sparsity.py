@@ -11,7 +11,6 @@ Guarantees (tests of the same name):
 import math
 from collections.abc import Sequence
 
-
 from gdpfed.errors import InputError
 
 __all__ = ["check_keep_fractions", "closed_form_keep_fractions", "default_keep_fractions", "noise_energy_kept"]

@@ -17,7 +17,6 @@ Guarantees (tests of the same name):
 import math
 from collections.abc import Callable
 
-
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
