@@ -13,6 +13,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -103,6 +104,24 @@ class Unreliable(ClientApp):
         return self._inner(message, told)
 
 
+def start_ray() -> None:
+    """Before Flower does, on loopback: Ray gives itself 30 s to start, which a busy machine may need several times."""
+    import ray
+
+    # Actors find the modules that this process found.
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    for attempt in range(6):
+        try:
+            ray.init(num_cpus=os.cpu_count(), include_dashboard=False, _node_ip_address="127.0.0.1")
+        except Exception as error:
+            print(f"ray did not start: {error}", flush=True)
+            ray.shutdown()
+            if attempt == 5:
+                raise
+        else:
+            return
+
+
 def main() -> None:
     """Runs it, prints and writes what was measured."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,6 +130,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--participation", type=float, default=0.1)
     asked = parser.parse_args()
+    start_ray()
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-thousand-"))
     started = time.time()
     home = prepare(
