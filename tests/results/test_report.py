@@ -31,6 +31,7 @@ from gdpfed.results.report_text import report_json, report_markdown
 from gdpfed.results.rounding import delta_up, promise, rounded_up
 from gdpfed.results.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
+from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.runs.simulate import spent_so_far
 from tests.results.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
@@ -498,6 +499,23 @@ def test_the_stamp_cannot_be_removed(tmp_path: Path) -> None:
     for text in (report_html(data), report_markdown(data), report_json(data)):
         assert "not a private release" in text
         assert "a private release" not in text.replace("not a private release", "")
+
+
+def test_a_deployment_is_called_one(tmp_path: Path) -> None:
+    """And says nothing of cohorts and clipping, which its server does not know; beside a simulation it counts as one."""
+    run = write_run(tmp_path / "run", task_of("gdpfed"))
+    versions = json.loads((run.path / "versions.json").read_text())
+    for stamp, kind in ((DEPLOYED, "Deployment"), (TESTED, "Test of a deployment")):
+        (run.path / "versions.json").write_text(json.dumps({**versions, "stamp": stamp}))
+        data = load_report([tmp_path])
+        page, text = report_html(data), report_markdown(data)
+        assert f"<strong>{kind}</strong>" in page
+        assert stamp in text
+        assert json.loads(report_json(data))["stamp"] == stamp
+        for unknown in ("figure-cohorts", "figure-clipped", "gdpfed train", "clipped most", "<i>simulation"):
+            assert unknown not in page + text
+    write_run(tmp_path / "other", task_of("gdpfed+"))
+    assert load_report([tmp_path]).stamp == STAMP
 
 
 @pytest.mark.parametrize(

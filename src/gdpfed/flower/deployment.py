@@ -50,6 +50,7 @@ from gdpfed.planning.plan_file import plan_hash, plan_to_toml
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.runs.folder import RunFolder, create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, joined_run
+from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
 from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
@@ -59,10 +60,8 @@ from gdpfed.training.aggregate import combine
 from gdpfed.training.rounds import TrainingState, sparsified
 from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
 
-__all__ = ["DEPLOYED", "TESTED", "Deployment", "Evaluate", "Fault", "Transport"]
+__all__ = ["Deployment", "Evaluate", "Fault", "Transport"]
 
-DEPLOYED = "deployment: noise from the operating system, sums by secure aggregation"
-TESTED = "test of a deployment: not a private release (predictable noise)"
 # The model's parameters -> accuracy in per cent, and loss.
 Evaluate = Callable[[NDArray[np.float32]], Mapping[str, float]]
 Fault = Callable[[str, int], None]

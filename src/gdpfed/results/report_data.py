@@ -4,7 +4,7 @@ Place: `report_load` fills it; page, text and pictures are made of it. Costs are
 unfinished run, the bound for the rounds that it has done.
 
 Guarantees (tests of the same name):
-  the_stamp_cannot_be_removed    whatever a run folder says.
+  the_stamp_cannot_be_removed    an unknown one is a simulation's, and one simulated run is enough for all.
   what_an_unfinished_run_spent   covers every round that was done, recorded or not.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.adversaries import ServerView, server_view
-from gdpfed.runs.stamp import STAMP
+from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task
 
 __all__ = ["Cost", "Method", "Record", "ReportData", "RunResult"]
@@ -43,6 +43,7 @@ class RunResult:
     rounds_done: int
     records: tuple[Record, ...]
     versions: tuple[tuple[str, str], ...]
+    stamp: str
 
     @property
     def last(self) -> Record:
@@ -164,7 +165,12 @@ class ReportData:
     @property
     def stamp(self) -> str:
         """What every output says; no file can take it away."""
-        return STAMP
+        return weakest_stamp(run.stamp for method in self.methods for run in method.runs)
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether cohorts and clipping are known, and runs can be made again: in a deployment nobody knows."""
+        return self.stamp == STAMP
 
     @property
     def headline(self) -> Method:

@@ -35,6 +35,7 @@ from gdpfed.results.report_plan_figures import (
 )
 from gdpfed.results.report_tables import cost_table, method_table, plan_table
 from gdpfed.results.rounding import delta_up, promise, rounded_up
+from gdpfed.runs.stamp import STAMP
 
 __all__ = ["commands", "report_html"]
 
@@ -57,7 +58,8 @@ def report_html(data: ReportData) -> str:
         title=escape(data.title),
         style=_style(data.stamp),
         script=_resource("script.js"),
-        stamp=escape(data.stamp.removeprefix("simulation: ")),
+        kind=_kind(data).capitalize(),
+        stamp=escape(data.stamp.partition(": ")[2]),
         symbols=draw.marker_symbols(),
         eyebrow=_eyebrow(data),
         headline=_words(data, found.headline(data)),
@@ -69,6 +71,10 @@ def report_html(data: ReportData) -> str:
         ),
         footer=f"{escape(data.stamp)}. Made by gdpfed {escape(gdpfed.__version__)} from {data.num_runs} run folders.",
     )
+
+
+def _kind(data: ReportData) -> str:
+    return data.stamp.partition(":")[0]
 
 
 def _resource(name: str) -> str:
@@ -120,7 +126,7 @@ def _words(data: ReportData, sentence: str) -> str:
 
 def _figure(data: ReportData, name: str, finding: str, told: str, body: str) -> str:
     return (
-        f'<figure id="{name}"><figcaption><b>{_words(data, finding)}<i>simulation</i></b><span>{escape(told)}</span>'
+        f'<figure id="{name}"><figcaption><b>{_words(data, finding)}<i>{_kind(data)}</i></b><span>{escape(told)}</span>'
         f"</figcaption>{body}</figure>"
     )
 
@@ -279,14 +285,16 @@ def _methods(data: ReportData) -> str:
 
 def _rounds(data: ReportData) -> str:
     best = data.headline
-    made = _figure(
-        data,
-        "figure-cohorts",
-        found.participation(best),
-        f"Clients of each group of {best.label} in the recorded rounds of all seeds. Dashed: the planned mean. Band: "
-        f"where 95 of 100 rounds fall.",
-        cohorts(best),
-    )
+    made = "<p>Who took part, and whose update was clipped, no record of a deployment tells.</p>"
+    if data.is_simulation:
+        made = _figure(
+            data,
+            "figure-cohorts",
+            found.participation(best),
+            f"Clients of each group of {best.label} in the recorded rounds of all seeds. Dashed: the planned mean. "
+            f"Band: where 95 of 100 rounds fall.",
+            cohorts(best),
+        )
     if best.plan.is_private:
         made += _figure(
             data,
@@ -295,6 +303,8 @@ def _rounds(data: ReportData) -> str:
             f"Epsilon of {best.label} against whoever sees the models, after each recorded round. Dashed: the promise.",
             spending_panels(best),
         )
+    if not data.is_simulation:
+        return made
     strip = clipped_strip(data, wide=True) + clipped_strip(data, wide=False)
     if strip:
         told = "Of all updates in the recorded rounds of all seeds, the share that was longer than its clip norm."
@@ -303,12 +313,13 @@ def _rounds(data: ReportData) -> str:
 
 
 def commands(method: Method) -> list[str]:
-    """What trains a method's runs again, beside their folders."""
+    """What trains a method's simulated runs again, beside their folders."""
     return [
         shlex.join(
             ["gdpfed", "train", f"{run.folder}/run.toml", "--seed", str(run.seed), "--out", f"again/{run.folder}"]
         )
         for run in method.runs
+        if run.stamp == STAMP
     ]
 
 
@@ -323,13 +334,11 @@ def _again(data: ReportData) -> str:
     ]
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     first = best.runs[0].folder
-    check = "\n".join(
-        [
-            f"{shlex.join(['gdpfed', 'verify', f'{first}/plan.toml'])}   # computes every epsilon again",
-            *commands(best)[:1],
-            "gdpfed report again -o again.html",
-        ]
-    )
+    check = [f"{shlex.join(['gdpfed', 'verify', f'{first}/plan.toml'])}   # computes every epsilon again"]
+    told = "What was released cannot be made again: nobody keeps its noise. What it cost can be computed again."
+    if data.is_simulation:
+        check += [*commands(best)[:1], "gdpfed report again -o again.html"]
+        told = "The same seed and the same software give the same bytes. These commands run beside the run folders."
     methods = ""
     for method in data.methods:
         methods += (
@@ -337,7 +346,4 @@ def _again(data: ReportData) -> str:
             f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "
             f"{escape(method.runs[0].folder)}/run.toml:</p><pre>{escape(method.run_toml.strip())}</pre></details>"
         )
-    return (
-        f"<p>The same seed and the same software give the same bytes. These commands run beside the run folders.</p>"
-        f"<pre>{escape(check)}</pre><dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"
-    )
+    return f"<p>{told}</p><pre>{escape(chr(10).join(check))}</pre><dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"

@@ -27,6 +27,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml, plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.results.report_data import Method, Record, ReportData, RunResult
+from gdpfed.runs.stamp import weakest_stamp
 from gdpfed.tasks.task import Task, load_task
 
 __all__ = ["load_report"]
@@ -237,6 +238,7 @@ def _result(run: _Folder, facts: dict[str, Any]) -> RunResult:
         rounds_done=max(rounds[-1], _last_timed_round(run)),
         records=records,
         versions=tuple((key, str(facts[key])) for key in _SOFTWARE if key in facts),
+        stamp=weakest_stamp([facts.get("stamp")]),
     )
 
 

@@ -103,9 +103,9 @@ def _findings(data: ReportData) -> list[str]:
         found.waste(data.methods),
         found.rates(best),
         found.convergence(data),
-        found.participation(best),
+        found.participation(best) if data.is_simulation else "",
         found.spending(best),
-        found.clipping(data.methods),
+        found.clipping(data.methods) if data.is_simulation else "",
     ]
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
