@@ -31,8 +31,8 @@ from gdpfed.results.report_text import report_json, report_markdown
 from gdpfed.results.rounding import delta_up, promise, rounded_up
 from gdpfed.results.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
-from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.runs.simulate import spent_so_far
+from gdpfed.runs.stamp import DEPLOYED, TESTED
 from tests.results.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
 
