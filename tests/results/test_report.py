@@ -502,7 +502,7 @@ def test_the_stamp_cannot_be_removed(tmp_path: Path) -> None:
 
 
 def test_a_deployment_is_called_one(tmp_path: Path) -> None:
-    """And says nothing of cohorts and clipping, which its server does not know; beside a simulation it counts as one."""
+    """And tells no cohorts and no clipping, which its server does not know; beside a simulation it counts as one."""
     run = write_run(tmp_path / "run", task_of("gdpfed"))
     versions = json.loads((run.path / "versions.json").read_text())
     for stamp, kind in ((DEPLOYED, "Deployment"), (TESTED, "Test of a deployment")):

@@ -346,4 +346,5 @@ def _again(data: ReportData) -> str:
             f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "
             f"{escape(method.runs[0].folder)}/run.toml:</p><pre>{escape(method.run_toml.strip())}</pre></details>"
         )
-    return f"<p>{told}</p><pre>{escape(chr(10).join(check))}</pre><dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"
+    shown = f"<p>{told}</p><pre>{escape(chr(10).join(check))}</pre>"
+    return f"{shown}<dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"
