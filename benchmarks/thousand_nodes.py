@@ -24,6 +24,7 @@ os.environ |= {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: starved on a busy machine
 }
 
 import numpy as np
