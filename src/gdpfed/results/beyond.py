@@ -131,6 +131,7 @@ def _ablation(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
     return {
         **_compared(recipe, plain),
         "fedavg, plain server": _one(plain, "fedavg"),
+        "fedavg, half our step": _one(recipe, "fedavg", server_learning_rate=recipe.server_learning_rate / 2),
         "gdpfed+ with PLD": _one(plain, "gdpfed+"),
         "gdpfed+ (RDP) with our clip and server": _one(recipe, "gdpfed+", accountant="rdp"),
         "pooled (PLD), plain server": _one(plain),
