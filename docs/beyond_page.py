@@ -148,7 +148,7 @@ def beyond_page(folder: Path, notes: Path) -> str:
             text += _facts(list(found.values())) + "\n\n"
             text += _tuning(found) if table.name in TUNING else _rows(table, found)
             text += "\n" + _note(notes, table.name)
-    ideas = folder / "ideas.json"
+    ideas = folder.parent / "beyond-ideas.json"
     if ideas.is_file():
         text += "## Ideas that did not help\n\n" + _note(notes, "ideas") + _ideas(ideas)
     return text.rstrip("\n") + "\n"
