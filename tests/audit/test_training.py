@@ -106,8 +106,11 @@ def test_a_training_without_noise_is_contradicted(tiny: Task, monkeypatch: pytes
         assert report.contradicted is not noisy
 
 
-def test_secure_sums_can_be_audited(tiny: Task, plan: Plan) -> None:
-    secure = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, secure=True))
+@pytest.mark.parametrize(("method", "averaging"), [("gdpfed", 0.0), ("pooled", 0.8)])
+def test_secure_sums_can_be_audited(tiny: Task, method: str, averaging: float) -> None:
+    settings = dataclasses.replace(tiny.settings, method=method, averaging=averaging)
+    secure = dataclasses.replace(tiny, settings=settings, training=dataclasses.replace(tiny.training, secure=True))
+    plan = make_plan(secure.budgets, settings)
     report = audit_training(secure, plan, place=0, seed=2, num_canaries=40, num_workers=1)
     assert not report.contradicted
 
