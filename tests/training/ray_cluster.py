@@ -6,6 +6,8 @@ python -m tests.training.ray_cluster FOLDER      one line of JSON: the address, 
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,28 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray gives a node 30 seconds to start, which a busy machine may miss: asks for longer."""
+
+    def wait_for_node(*arguments: Any) -> Any:
+        until = time.monotonic() + 150
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    return wait_for_node
+
+
 def main() -> None:
     """Starts the nodes, tells about them, waits."""
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
+    services.get_node = patient(services.get_node)
     (Path(sys.argv[1]) / "ray").mkdir(exist_ok=True)
     node: dict[str, Any] = {
         "node_ip_address": "127.0.0.1",
