@@ -1,6 +1,6 @@
 """Whole runs: the simulator's numbers, kills, groups that stop."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +235,68 @@ def test_a_run_keeps_its_terms(tmp_path: Path) -> None:
     # What is the server's own business may change.
     settings.write_text(before.replace("max_attempts = 5", "max_attempts = 4"))
     assert federation.serve().round_number == 2
+
+
+def stopped_after(federation: Federation, wanted: int, then: Callable[[], None] = lambda: None) -> None:
+    """Serves until the checkpoint of a round."""
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == wanted:
+            then()
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+
+
+def test_an_old_ledger_is_noticed(tmp_path: Path) -> None:
+    """Put back beside a newer run folder: its charges are less than what was released."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), rounds=3)
+    files = ["ledger", "ledger.journal"]
+    stopped_after(federation, 0)
+    old = {name: (federation.home.path / name).read_bytes() for name in files}
+    stopped_after(federation, 1)
+    new = {name: (federation.home.path / name).read_bytes() for name in files}
+    for name, content in old.items():
+        (federation.home.path / name).write_bytes(content)
+    with pytest.raises(PrivacyError, match="put back to an old copy"):
+        federation.serve()
+    for name, content in new.items():
+        (federation.home.path / name).write_bytes(content)
+    assert federation.serve().round_number == 3
+
+
+def test_a_kept_sum_without_its_charge_is_refused(tmp_path: Path) -> None:
+    """A ledger from before the round, beside a sum that was unmasked in it."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    files = [federation.home.path / name for name in ("ledger", "ledger.journal")]
+    stopped_after(federation, 0)
+    old = [path.read_bytes() for path in files]
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "published" and number == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    for path, content in zip(files, old, strict=True):
+        path.write_bytes(content)
+    with pytest.raises(PrivacyError, match="of different times"):
+        federation.serve()
+
+
+def test_a_run_folder_does_not_tell_who_was_sampled(tmp_path: Path) -> None:
+    """A run's folder is shown to others; the release epsilons need the samples secret."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), participation=0.9)
+    stopped_after(federation, 0)
+    assert federation.ledger().state.run(federation.home.run_name).participations.sum() > 0
+    saved = open_run(federation.home.run_path).load_checkpoint()
+    assert saved is not None
+    assert not saved.participations.any()
+    # And the counts are not lost by it.
+    state = federation.serve()
+    run = federation.ledger().state.run(federation.home.run_name)
+    assert np.array_equal(state.participations, run.participations)
 
 
 def test_a_run_folder_reads_like_the_simulators(tmp_path: Path) -> None:
