@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,8 @@ def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
             return train(model, data, context)
         if kind == "raises":
             raise ValueError("a secret of the data")
+        if kind == "exits":
+            sys.exit("a secret of the data")
         if kind == "nan":
             return [np.full((3, 4), np.nan), np.zeros(5)]
         return [np.zeros(3)]
@@ -191,7 +194,7 @@ def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
 def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
     """An error, NaNs and a wrong shape give the same model as an update of zero, and the node answers."""
     models = []
-    for kind in ("raises", "nan", "shape"):
+    for kind in ("raises", "nan", "shape", "exits"):
         app = client_app(model=MODEL, data=number_in, train=spoiled(kind))
         federation = federation_of(tmp_path / kind, app=app)
         grid = federation.grid()
@@ -203,6 +206,7 @@ def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
         assert "a secret" not in federation.node_log(VICTIM)
     assert torch.equal(models[0], models[1])
     assert torch.equal(models[0], models[2])
+    assert torch.equal(models[0], models[3])
 
 
 class Killed(BaseException):

@@ -241,7 +241,7 @@ class Node:
         nothing = np.zeros(len(parameters), dtype=np.float64)
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
-        except Exception as error:  # whatever the data does to the training must not be seen
+        except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
             self._note(f"training failed with {type(error).__name__}: an update of zero is sent")
             return nothing
         if trained.shape != parameters.shape:
