@@ -97,7 +97,7 @@ def test_a_failed_renewal_keeps_the_old_certificate(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a host name"):
         renew_certificate(tmp_path, hosts=["föderation"])
     (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="bring ca.key back"):
+    with pytest.raises(InputError, match=r"bring ca\.key back"):
         renew_certificate(tmp_path, hosts=["127.0.0.1"])
     assert before == {name: (tmp_path / name).read_bytes() for name in before}
     (tmp_path / "elsewhere").rename(tmp_path / "ca.key")

@@ -1,5 +1,6 @@
 """Whole runs: the simulator's numbers, kills, groups that stop."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 from flwr.app import Message
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.homes import set_plan
 from gdpfed.flower.transport import packet_in
 from gdpfed.flower.wire import unpack
 from gdpfed.ledger.ledger import Ledger
@@ -63,6 +66,20 @@ def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     assert torch.equal(deployed.parameters, expected.parameters)
     assert np.array_equal(deployed.participations, expected.participations)
     assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
+
+
+def test_an_averaged_model_is_averaged(tmp_path: Path) -> None:
+    """A plan with averaging: the simulator's average is what is evaluated and saved, also after a kill."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), settings={"dropout_rate": 0.0})
+    federation.plan = dataclasses.replace(federation.plan, averaging=0.5)
+    set_plan(federation.home.path, federation.plan)
+    expected, _ = simulated(federation, dropout=0.0)
+    stopped_after(federation, 0)
+    deployed = federation.serve()
+    assert torch.equal(deployed.model, expected.model)
+    assert not torch.equal(deployed.model, deployed.parameters)
+    saved = load_file(federation.home.run_path / "model.safetensors")
+    assert torch.equal(torch.cat([saved["array0"], saved["array1"]]), expected.model)
 
 
 def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from flwr.app import Context, Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.homes import NodeHome, enrol, make_node_home
+from gdpfed.flower.homes import NodeHome, enrol, make_node_home, make_server_home
 from gdpfed.flower.node import Node
 from gdpfed.flower.saved_session import Saved, SavedSessions
 from gdpfed.flower.spend import Spend
@@ -236,6 +238,25 @@ def test_a_restored_node_notices(tmp_path: Path) -> None:
     federation.serve()
     only_the_victim_complains(federation, "put back to an old copy")
     assert "older ledger than it had" in federation.server_log
+
+
+def test_a_node_that_went_on_from_an_old_copy_notices(tmp_path: Path) -> None:
+    """As many rows as it once signed, and other ones: the server lost the standing for a while."""
+    announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=DELTA)
+    home = NodeHome(tmp_path / "node")
+    made = enrol(make_server_home(tmp_path / "server").path, [announced])
+    node = Node(home, node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+    event = {"group": 0, "noise_multiplier": 9.0, "sampling_rate": 0.5, "num_rounds": 2, "cap": 2}
+    shown = {}
+    with Spend(home) as spend:
+        for name in ("a", "b"):
+            spend._write("join", {"terms": name, "run": name, **event, "epsilon": 1.0, "delta": DELTA})
+            shown[name] = node._standing(spend, made, bytes(32))
+            node._check_witness(shown[name].encode(), spend, made)
+        node._check_witness(shown["a"].encode(), spend, made)
+        other = replace(shown["b"], head=shown["a"].head).signed_by(home.identity)
+        with pytest.raises(PrivacyError, match="went on from an old copy"):
+            node._check_witness(other.encode(), spend, made)
 
 
 def test_a_restarted_node_counts_on(tmp_path: Path) -> None:

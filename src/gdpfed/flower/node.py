@@ -173,6 +173,11 @@ class Node:
                 f"this node's ledger has {spend.num_rows} rows, and the node once signed that it had {shown.num_rows}: "
                 f"its home was put back to an old copy; restore the latest, or enrol it anew with what budget is left"
             )
+        if not spend.was(shown.num_rows, shown.head):
+            raise PrivacyError(
+                f"this node's ledger is not the one of which it signed row {shown.num_rows}: its home went on from an "
+                f"old copy; restore the latest, or enrol it anew with what budget is left"
+            )
 
     def _join(self, spend: Spend, terms: Terms, enrolment: Enrolment) -> JoinedRun:
         plan = terms.verified_plan()
