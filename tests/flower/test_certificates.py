@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.flower.certificates import days_left, make_certificates, make_node_key
+from gdpfed.flower.certificates import days_left, make_certificates, make_node_key, renew_certificate
 
 
 def connect(certificates: Path, *, trusted: Path, name: str) -> str:
@@ -88,3 +88,19 @@ def test_what_cannot_be_a_certificate_is_said(tmp_path: Path) -> None:
     (tmp_path / "ca.key").unlink()
     with pytest.raises(InputError, match=r"bring ca\.key back"):
         make_certificates(tmp_path, hosts=["127.0.0.1"])
+
+
+def test_a_failed_renewal_keeps_the_old_certificate(tmp_path: Path) -> None:
+    """The authority's key is kept elsewhere, as the documentation asks; or a host is mistyped."""
+    authority = make_certificates(tmp_path, hosts=["127.0.0.1"])
+    before = {name: (tmp_path / name).read_bytes() for name in ("server.key", "server.crt")}
+    with pytest.raises(InputError, match="expected a host name"):
+        renew_certificate(tmp_path, hosts=["föderation"])
+    (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"bring ca\.key back"):
+        renew_certificate(tmp_path, hosts=["127.0.0.1"])
+    assert before == {name: (tmp_path / name).read_bytes() for name in before}
+    (tmp_path / "elsewhere").rename(tmp_path / "ca.key")
+    renew_certificate(tmp_path, hosts=["127.0.0.1"])
+    assert (tmp_path / "server.crt").read_bytes() != before["server.crt"]
+    assert connect(tmp_path, trusted=authority, name="127.0.0.1")

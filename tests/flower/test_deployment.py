@@ -1,6 +1,7 @@
 """Whole runs: the simulator's numbers, kills, groups that stop."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 import torch
 from flwr.app import Message
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.homes import set_plan
 from gdpfed.flower.transport import packet_in
 from gdpfed.flower.wire import unpack
 from gdpfed.ledger.ledger import Ledger
@@ -63,6 +66,20 @@ def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     assert torch.equal(deployed.parameters, expected.parameters)
     assert np.array_equal(deployed.participations, expected.participations)
     assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
+
+
+def test_an_averaged_model_is_averaged(tmp_path: Path) -> None:
+    """A plan with averaging: the simulator's average is what is evaluated and saved, also after a kill."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), settings={"dropout_rate": 0.0})
+    federation.plan = dataclasses.replace(federation.plan, averaging=0.5)
+    set_plan(federation.home.path, federation.plan)
+    expected, _ = simulated(federation, dropout=0.0)
+    stopped_after(federation, 0)
+    deployed = federation.serve()
+    assert torch.equal(deployed.model, expected.model)
+    assert not torch.equal(deployed.model, deployed.parameters)
+    saved = load_file(federation.home.run_path / "model.safetensors")
+    assert torch.equal(torch.cat([saved["array0"], saved["array1"]]), expected.model)
 
 
 def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:
@@ -235,6 +252,68 @@ def test_a_run_keeps_its_terms(tmp_path: Path) -> None:
     # What is the server's own business may change.
     settings.write_text(before.replace("max_attempts = 5", "max_attempts = 4"))
     assert federation.serve().round_number == 2
+
+
+def stopped_after(federation: Federation, wanted: int, then: Callable[[], None] = lambda: None) -> None:
+    """Serves until the checkpoint of a round."""
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "checkpointed" and number == wanted:
+            then()
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+
+
+def test_an_old_ledger_is_noticed(tmp_path: Path) -> None:
+    """Put back beside a newer run folder: its charges are less than what was released."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), rounds=3)
+    files = ["ledger", "ledger.journal"]
+    stopped_after(federation, 0)
+    old = {name: (federation.home.path / name).read_bytes() for name in files}
+    stopped_after(federation, 1)
+    new = {name: (federation.home.path / name).read_bytes() for name in files}
+    for name, content in old.items():
+        (federation.home.path / name).write_bytes(content)
+    with pytest.raises(PrivacyError, match="put back to an old copy"):
+        federation.serve()
+    for name, content in new.items():
+        (federation.home.path / name).write_bytes(content)
+    assert federation.serve().round_number == 3
+
+
+def test_a_kept_sum_without_its_charge_is_refused(tmp_path: Path) -> None:
+    """A ledger from before the round, beside a sum that was unmasked in it."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    files = [federation.home.path / name for name in ("ledger", "ledger.journal")]
+    stopped_after(federation, 0)
+    old = [path.read_bytes() for path in files]
+
+    def fault(reached: str, number: int) -> None:
+        if reached == "published" and number == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    for path, content in zip(files, old, strict=True):
+        path.write_bytes(content)
+    with pytest.raises(PrivacyError, match="of different times"):
+        federation.serve()
+
+
+def test_a_run_folder_does_not_tell_who_was_sampled(tmp_path: Path) -> None:
+    """A run's folder is shown to others; the release epsilons need the samples secret."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), participation=0.9)
+    stopped_after(federation, 0)
+    assert federation.ledger().state.run(federation.home.run_name).participations.sum() > 0
+    saved = open_run(federation.home.run_path).load_checkpoint()
+    assert saved is not None
+    assert not saved.participations.any()
+    # And the counts are not lost by it.
+    state = federation.serve()
+    run = federation.ledger().state.run(federation.home.run_name)
+    assert np.array_equal(state.participations, run.participations)
 
 
 def test_a_run_folder_reads_like_the_simulators(tmp_path: Path) -> None:

@@ -154,3 +154,31 @@ def test_a_log_is_bounded_and_harmless(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(path.stat().st_size for path in tmp_path.glob("node.log*")) < 3000
     assert all(line.endswith("a line?and ?[31m another") for line in lines)
     assert stat.S_IMODE((tmp_path / "node.log").stat().st_mode) == 0o600
+
+
+def test_a_pin_that_was_cut_off_is_made_whole(tmp_path: Path) -> None:
+    """Killed between the new enrolment and its hash: the owner's word is enough to go on."""
+    make_server_home(tmp_path / "server")
+    first = enrol(tmp_path / "server", [make_node_home(tmp_path / "node", epsilon=1.0, delta=1e-5)])
+    pin(tmp_path / "node", first.as_json())
+    second = enrol(tmp_path / "server", [make_node_home(tmp_path / "more", epsilon=2.0, delta=1e-5)])
+    for name, content in (("enrolment.json", second.as_json()), ("enrolment.sha256", "no hash")):
+        (tmp_path / "node" / name).write_text(content)
+        with pytest.raises(PrivacyError, match="with renew"):
+            pin(tmp_path / "node", second.as_json())
+    pin(tmp_path / "node", second.as_json(), renew=True)
+    assert NodeHome(tmp_path / "node").enrolment == second
+
+
+def test_nobody_is_enrolled_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """The run's terms name the enrolment: with another one it could never go on."""
+    server = make_server_home(tmp_path / "server")
+    announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=1e-5)
+    first = enrol(server.path, [announced])
+    server.run_path.mkdir()
+    more = make_node_home(tmp_path / "more", epsilon=2.0, delta=1e-5)
+    with pytest.raises(InputError, match="is not finished"):
+        enrol(server.path, [more])
+    assert server.enrolment == first == enrol(server.path, [announced])
+    (server.run_path / "model.safetensors").touch()
+    assert len(enrol(server.path, [more]).clients) == 2

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from flwr.app import Context, Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.homes import NodeHome, enrol, make_node_home
+from gdpfed.flower.homes import NodeHome, enrol, make_node_home, make_server_home
 from gdpfed.flower.node import Node
 from gdpfed.flower.saved_session import Saved, SavedSessions
 from gdpfed.flower.spend import Spend
@@ -181,6 +184,8 @@ def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
             return train(model, data, context)
         if kind == "raises":
             raise ValueError("a secret of the data")
+        if kind == "exits":
+            sys.exit("a secret of the data")
         if kind == "nan":
             return [np.full((3, 4), np.nan), np.zeros(5)]
         return [np.zeros(3)]
@@ -191,7 +196,7 @@ def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
 def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
     """An error, NaNs and a wrong shape give the same model as an update of zero, and the node answers."""
     models = []
-    for kind in ("raises", "nan", "shape"):
+    for kind in ("raises", "nan", "shape", "exits"):
         app = client_app(model=MODEL, data=number_in, train=spoiled(kind))
         federation = federation_of(tmp_path / kind, app=app)
         grid = federation.grid()
@@ -203,6 +208,7 @@ def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
         assert "a secret" not in federation.node_log(VICTIM)
     assert torch.equal(models[0], models[1])
     assert torch.equal(models[0], models[2])
+    assert torch.equal(models[0], models[3])
 
 
 class Killed(BaseException):
@@ -232,6 +238,25 @@ def test_a_restored_node_notices(tmp_path: Path) -> None:
     federation.serve()
     only_the_victim_complains(federation, "put back to an old copy")
     assert "older ledger than it had" in federation.server_log
+
+
+def test_a_node_that_went_on_from_an_old_copy_notices(tmp_path: Path) -> None:
+    """As many rows as it once signed, and other ones: the server lost the standing for a while."""
+    announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=DELTA)
+    home = NodeHome(tmp_path / "node")
+    made = enrol(make_server_home(tmp_path / "server").path, [announced])
+    node = Node(home, node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+    event = {"group": 0, "noise_multiplier": 9.0, "sampling_rate": 0.5, "num_rounds": 2, "cap": 2}
+    shown = {}
+    with Spend(home) as spend:
+        for name in ("a", "b"):
+            spend._write("join", {"terms": name, "run": name, **event, "epsilon": 1.0, "delta": DELTA})
+            shown[name] = node._standing(spend, made, bytes(32))
+            node._check_witness(shown[name].encode(), spend, made)
+        node._check_witness(shown["a"].encode(), spend, made)
+        other = replace(shown["b"], head=shown["a"].head).signed_by(home.identity)
+        with pytest.raises(PrivacyError, match="went on from an old copy"):
+            node._check_witness(other.encode(), spend, made)
 
 
 def test_a_restarted_node_counts_on(tmp_path: Path) -> None:

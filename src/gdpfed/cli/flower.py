@@ -159,16 +159,13 @@ def certificate(
     ] = None,
 ) -> None:
     """How long the server's certificate holds, or, with --host, a new one."""
-    from gdpfed.flower.certificates import days_left, make_certificates
+    from gdpfed.flower.certificates import days_left, renew_certificate
 
     folder = home / "certificates"
     if not (folder / "ca.crt").is_file():
         raise InputError(f"expected certificates in {str(folder)!r}: make a server's home with gdpfed flower init")
     if host:
-        for name in ("server.key", "server.crt"):
-            if (folder / name).exists():
-                (folder / name).replace(folder / f"{name}.old")
-        make_certificates(folder, hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
+        renew_certificate(folder, hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
         _say("made a new certificate: restart the SuperLink and the gate; nodes trust the same authority as before")
     if (folder / "server.crt").is_file():
         _say(f"{folder / 'server.crt'} holds for {days_left(folder / 'server.crt')} days")

@@ -13,6 +13,7 @@ Guarantees (tests of the same name):
   a_node_says_nothing_of_errors  what goes wrong on a node stands in its own log.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ def client_app(
         try:
             answered = asked(home, stage, message, context)
         except Exception as error:  # what a user's functions raise would be sent to the server
-            home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
+            # A full disk must not become an error message to the server.
+            with contextlib.suppress(OSError):
+                home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
             answered = b""
         stop_here(f"node-{stage}-answered")
         return Message(record_of(answered), reply_to=message)

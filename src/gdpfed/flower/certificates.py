@@ -6,6 +6,7 @@ which node talks. Neither protects a client's data from the operator: secure sum
 Guarantees (tests of the same name):
   private_keys_are_for_the_owner_only   every private key is made with mode 0600, never wider for a moment.
   certificates_are_never_written_over   a folder that has keys is refused: old nodes would be locked out.
+  a_failed_renewal_keeps_the_old_certificate   without ca.key, or for a host that is none.
   a_server_certificate_holds_for_its_hosts   it is accepted for the hosts it was made for, by its authority only.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key"]
+__all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key", "renew_certificate"]
 
 AUTHORITY = "ca.crt"
 _AUTHORITY_DAYS = 3650
@@ -45,9 +46,24 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
     if (folder / "server.key").exists():
         raise InputError(f"{str(folder)!r} has a server certificate: to renew it, move server.key and server.crt away")
     key = ec.generate_private_key(ec.SECP256R1())
+    # Signed before anything is written: a host that is none leaves no key without a certificate.
+    signed = _signed(hosts[0], key, authority, days=days, hosts=hosts)
     _write_private(folder / "server.key", _pem(key))
-    (folder / "server.crt").write_bytes(_signed(hosts[0], key, authority, days=days, hosts=hosts))
+    (folder / "server.crt").write_bytes(signed)
     return folder / AUTHORITY
+
+
+def renew_certificate(folder: Path, *, hosts: list[str]) -> None:
+    """Another server certificate by the same authority; if it cannot be made, the old one stays."""
+    names = [name for name in ("server.key", "server.crt") if (folder / name).exists()]
+    for name in names:
+        (folder / name).replace(folder / f"{name}.old")
+    try:
+        make_certificates(folder, hosts=hosts)
+    except BaseException:
+        for name in names:
+            (folder / f"{name}.old").replace(folder / name)
+        raise
 
 
 def make_node_key(folder: Path) -> Path:

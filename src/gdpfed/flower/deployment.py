@@ -21,6 +21,7 @@ Guarantees (tests of the same name):
   an_exhausted_group_is_left_out       the others go on.
 """
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.events import Events, no_events
 from gdpfed.flower.homes import POPULATION, ServerHome, write_durably
+from gdpfed.flower.ledger_mark import check_ledger_mark, write_ledger_mark
 from gdpfed.flower.released import Kept, KeptSums
 from gdpfed.flower.standings import Standings
 from gdpfed.flower.sums import SumConversation, together
@@ -44,6 +46,7 @@ from gdpfed.flower.test_mode import SERVER, check_test_mode, randomness_for
 from gdpfed.flower.vectors import ModelShape
 from gdpfed.flower.wire import pack
 from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.journal import sync_folder
 from gdpfed.ledger.ledger import Charge, Ledger, publish
 from gdpfed.planning.plan import assign
 from gdpfed.planning.plan_file import plan_hash, plan_to_toml
@@ -56,7 +59,7 @@ from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training import mechanism
-from gdpfed.training.aggregate import combine
+from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.rounds import TrainingState, sparsified
 from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
 
@@ -147,7 +150,10 @@ class Deployment:
                 ledger, link, self._plan, self._enrolment.budgets, order=order, assignment=self._assignment
             )
             folder = self._folder(link)
-            state = folder.load_checkpoint() or TrainingState(
+            saved = folder.load_checkpoint()
+            if saved is not None:
+                check_ledger_mark(folder.path, ledger)
+            state = saved or TrainingState(
                 round_number=0, parameters=self._initial.clone(), participations=np.zeros(len(places), dtype=np.int64)
             )
             if len(state.parameters) != self._shape.num_params:
@@ -169,7 +175,7 @@ class Deployment:
                 self._finish_round(state, record, folder, ledger, seconds=time.perf_counter() - started)
             ledger.close_run(self._home.run_name)
             self._fault("closed", state.round_number)
-            tensors = torch.split(state.parameters, list(self._shape.sizes))
+            tensors = torch.split(state.model, list(self._shape.sizes))
             folder.save_model(list(self._shape.names), [tensor.clone() for tensor in tensors])
             self._home.log(f"run {self._home.run_name!r} is finished after {state.round_number} rounds")
             self._events("finished", rounds=state.round_number)
@@ -376,12 +382,15 @@ class Deployment:
             if kept is None or kept.total is None:
                 continue
             for name, attempt in kept.attempts.items():
-                charge = ledger.charge(self._home.run_name, number, name)
-                if charge.attempt.attempt != attempt or charge.attempt.state not in ("charged", "published"):
+                run = ledger.state.run(self._home.run_name)
+                known = run.attempts_of(number, run.group_number(name))
+                if not known or known[-1].attempt != attempt or known[-1].state not in ("charged", "published"):
+                    found = f"{known[-1]} as {known[-1].state!r}" if known else f"no attempt at round {number}"
                     raise PrivacyError(
-                        f"the ledger has {charge.attempt} as {charge.attempt.state!r}, a kept sum is of attempt "
-                        f"{attempt}: ledger and run folder are of different times; restore both from one backup"
+                        f"the ledger has {found}, a kept sum is of attempt {attempt} of {name!r}: ledger and run "
+                        f"folder are of different times; restore both from one backup"
                     )
+                charge = ledger.charge(self._home.run_name, number, name)
                 charges.append(charge)
                 hashes.append(hashlib.sha256(total.contiguous().numpy().tobytes()).hexdigest())
         if charges:
@@ -392,10 +401,12 @@ class Deployment:
     ) -> tuple[TrainingState, dict[str, Any]]:
         update = combine(self._plan, self._sums(results), list(self._shape.sizes))
         run = ledger.state.run(self._home.run_name)
+        parameters = (state.parameters.double() + update).float()
         following = TrainingState(
             round_number=state.round_number + 1,
-            parameters=(state.parameters.double() + update).float(),
+            parameters=parameters,
             participations=run.participations[places].astype(np.int64),
+            average=averaged(self._plan, state.average, parameters, round_number=state.round_number),
         )
         aborted = sum(1 for planned in self._planned if _is_lost(results.get(planned.place)))
         record = {"update_norm": float(mechanism.norms(update.unsqueeze(0))[0])}
@@ -408,7 +419,7 @@ class Deployment:
         due = state.round_number % self._settings.evaluate_every == 0 or state.round_number == self._plan.num_rounds
         shown: dict[str, float] = {}
         if self._evaluate is not None and due:
-            judged = self._evaluate(state.parameters.numpy().copy())
+            judged = self._evaluate(state.model.numpy().copy())
             shown = {name: _finite(judged[name], 0.0) for name in ("accuracy", "loss") if name in judged}
             folder.append(
                 "records.jsonl",
@@ -429,10 +440,15 @@ class Deployment:
         )
         folder.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": 0})
         self._fault("recorded", state.round_number - 1)
-        folder.save_checkpoint(state)
+        write_ledger_mark(folder.path, ledger)
+        # Counts of participations would tell who was sampled, round by round: the ledger has them.
+        folder.save_checkpoint(dataclasses.replace(state, participations=np.zeros_like(state.participations)))
+        # Before the sums go, the checkpoint must be there to stay.
+        sync_folder(folder.path)
         self._fault("checkpointed", state.round_number - 1)
         KeptSums(folder.path, state.round_number).forget()
-        listed = ", ".join(f"{value:.3f}" for value in spent)
+        # Rounded up: what is printed is never less than what was spent.
+        listed = ", ".join(f"{_rounded_up(value):.3f}" for value in spent)
         self._home.log(
             f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}"
         )
@@ -440,6 +456,10 @@ class Deployment:
 
 def _is_lost(kept: Kept | None) -> bool:
     return kept is None or kept.total is None
+
+
+def _rounded_up(value: float) -> float:
+    return math.ceil(value * 1000) / 1000 if math.isfinite(value) else value
 
 
 def _finite(value: float, otherwise: float) -> float:

@@ -186,10 +186,13 @@ class NodeHome:
         path, mark = self.path / "enrolment.json", self.path / "enrolment.sha256"
         if not path.is_file() or not mark.is_file():
             return None
-        pinned = bytes.fromhex(_read(mark, "a hash").decode("ascii", "replace").strip())
+        try:
+            pinned = bytes.fromhex(_read(mark, "a hash").decode("ascii", "replace").strip())
+        except ValueError:
+            raise PrivacyError(f"{str(mark)!r} is damaged: restore it, or pin the enrolment with renew") from None
         made = enrolment_from_json(_read(path, "an enrolment"), pinned=pinned)
         if made.digest != pinned:
-            raise PrivacyError(f"{str(path)!r} is not the enrolment that was pinned: restore it, or pin it again")
+            raise PrivacyError(f"{str(path)!r} is not the enrolment that was pinned: restore it, or pin it with renew")
         return made
 
     @property
@@ -242,13 +245,17 @@ def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = F
     """
     home = NodeHome(Path(node_home))
     made = enrolment_from_json(_read(enrolment, "an enrolment") if isinstance(enrolment, Path) else enrolment)
-    known, server = home.enrolment, home.server
-    if server is not None and server != made.server and not renew:
-        raise PrivacyError("the enrolment is of another server than the pinned one: pin it with renew if it is right")
-    if known is not None and known.digest != made.digest and not renew:
-        raise PrivacyError(
-            "the enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
-        )
+    # With the owner's word it does not matter what was pinned: a pin that was cut off in the middle is made whole.
+    if not renew:
+        known, server = home.enrolment, home.server
+        if server is not None and server != made.server:
+            raise PrivacyError(
+                "the enrolment is of another server than the pinned one: pin it with renew if it is right"
+            )
+        if known is not None and known.digest != made.digest:
+            raise PrivacyError(
+                "the enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
+            )
     number = made.number_of(signing_public(home.identity))
     if number is None:
         raise PrivacyError("the enrolment does not list this node: send its announcement to the operator")
@@ -320,7 +327,7 @@ class ServerHome:
         return self.path / "run"
 
     def log(self, text: str) -> None:
-        """For the operator; never who was sampled."""
+        """For the operator only (0600): it names clients whose answers were not used, and so some of a sample."""
         _log(self.path / "server.log", text)
 
 
@@ -346,6 +353,11 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
         made = Announcement.from_json(text)
         if made not in listed:
             listed.append(made)
+    if len(listed) > before and home.run_path.exists() and not (home.run_path / "model.safetensors").is_file():
+        raise InputError(
+            f"{str(home.run_path)!r} is not finished, and its terms name the enrolment as it is: let it end first, or "
+            f"move it away to give it up"
+        )
     enrolment = signed_enrolment(listed, identity=home.identity)
     # The ledger first: whoever is enrolled can be charged.
     if not home.ledger_path.exists():

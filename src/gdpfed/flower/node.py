@@ -173,6 +173,11 @@ class Node:
                 f"this node's ledger has {spend.num_rows} rows, and the node once signed that it had {shown.num_rows}: "
                 f"its home was put back to an old copy; restore the latest, or enrol it anew with what budget is left"
             )
+        if not spend.was(shown.num_rows, shown.head):
+            raise PrivacyError(
+                f"this node's ledger is not the one of which it signed row {shown.num_rows}: its home went on from an "
+                f"old copy; restore the latest, or enrol it anew with what budget is left"
+            )
 
     def _join(self, spend: Spend, terms: Terms, enrolment: Enrolment) -> JoinedRun:
         plan = terms.verified_plan()
@@ -241,7 +246,7 @@ class Node:
         nothing = np.zeros(len(parameters), dtype=np.float64)
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
-        except Exception as error:  # whatever the data does to the training must not be seen
+        except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
             self._note(f"training failed with {type(error).__name__}: an update of zero is sent")
             return nothing
         if trained.shape != parameters.shape:

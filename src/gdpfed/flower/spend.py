@@ -27,6 +27,7 @@ from types import TracebackType
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.homes import NodeBudget, NodeHome
 from gdpfed.flower.terms import Terms
+from gdpfed.ledger.chain import GENESIS
 from gdpfed.ledger.spend import fits, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
@@ -97,6 +98,12 @@ class Spend:
     def head(self) -> bytes:
         """The hash of the last row, and of all before it."""
         return bytes.fromhex(self._store.last_hash)
+
+    def was(self, num_rows: int, head: bytes) -> bool:
+        """Whether this ledger, when it had so many rows, ended with this hash."""
+        if not 0 <= num_rows <= self.num_rows:
+            return False
+        return bytes.fromhex(self._store.rows[num_rows - 1].hash if num_rows else GENESIS) == head
 
     def _write(self, kind: str, content: dict[str, object]) -> None:
         self._store.append([(kind, content)])
