@@ -1,5 +1,6 @@
 """Small deployments on the in-process Grid: real homes, real apps, real messages."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -80,6 +81,7 @@ class Federation:
     rounds: int = 2
     participation: float = 0.7
     cap: int | None = None
+    averaging: float = 0.0
     test_seed: int | None = SEED
     settings: dict[str, Any] = field(default_factory=dict)
     own_epsilons: dict[int, float] = field(default_factory=dict)
@@ -99,7 +101,8 @@ class Federation:
         self.enrolment: Enrolment = enrol(self.root / "server", announced)
         for number in self.numbers:
             pin(self.node_path(number), self.root / "server" / "enrolment.json")
-        self.plan = plan_for(self.sizes, self.epsilons, self.method, self.rounds, self.participation, self.cap)
+        plan = plan_for(self.sizes, self.epsilons, self.method, self.rounds, self.participation, self.cap)
+        self.plan = dataclasses.replace(plan, averaging=self.averaging)
         set_plan(self.root / "server", self.plan)
         self.app = self.app or client_app(model=MODEL, data=number_in, train=train)
 

@@ -65,6 +65,21 @@ def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
 
 
+def test_a_deployment_keeps_the_averaged_model(tmp_path: Path) -> None:
+    """As the simulator does: nodes train from the last model, what is kept is the average."""
+    from safetensors.torch import load_file
+
+    federation = Federation(tmp_path, method="pooled", averaging=0.8, settings={"dropout_rate": 0.0})
+    expected, _ = simulated(federation, dropout=0.0)
+    deployed = federation.serve()
+    assert torch.equal(deployed.parameters, expected.parameters)
+    assert torch.equal(deployed.model, expected.model)
+    assert not torch.equal(deployed.model, deployed.parameters)
+    (kept,) = tmp_path.rglob("model.safetensors")
+    parts = [tensor.flatten() for _, tensor in sorted(load_file(kept).items())]
+    assert sorted(torch.cat(parts).tolist()) == sorted(expected.model.tolist())
+
+
 def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:
     """The same clients fall silent at the same stages: the same sums abort, and are tried again."""
     seed = 16

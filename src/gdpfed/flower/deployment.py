@@ -56,7 +56,7 @@ from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training import mechanism
-from gdpfed.training.aggregate import combine
+from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.rounds import TrainingState, sparsified
 from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
 
@@ -169,7 +169,7 @@ class Deployment:
                 self._finish_round(state, record, folder, ledger, seconds=time.perf_counter() - started)
             ledger.close_run(self._home.run_name)
             self._fault("closed", state.round_number)
-            tensors = torch.split(state.parameters, list(self._shape.sizes))
+            tensors = torch.split(state.model, list(self._shape.sizes))
             folder.save_model(list(self._shape.names), [tensor.clone() for tensor in tensors])
             self._home.log(f"run {self._home.run_name!r} is finished after {state.round_number} rounds")
             self._events("finished", rounds=state.round_number)
@@ -392,10 +392,12 @@ class Deployment:
     ) -> tuple[TrainingState, dict[str, Any]]:
         update = combine(self._plan, self._sums(results), list(self._shape.sizes))
         run = ledger.state.run(self._home.run_name)
+        parameters = (state.parameters.double() + update).float()
         following = TrainingState(
             round_number=state.round_number + 1,
-            parameters=(state.parameters.double() + update).float(),
+            parameters=parameters,
             participations=run.participations[places].astype(np.int64),
+            average=averaged(self._plan, state.average, parameters, round_number=state.round_number),
         )
         aborted = sum(1 for planned in self._planned if _is_lost(results.get(planned.place)))
         record = {"update_norm": float(mechanism.norms(update.unsqueeze(0))[0])}
@@ -408,7 +410,7 @@ class Deployment:
         due = state.round_number % self._settings.evaluate_every == 0 or state.round_number == self._plan.num_rounds
         shown: dict[str, float] = {}
         if self._evaluate is not None and due:
-            judged = self._evaluate(state.parameters.numpy().copy())
+            judged = self._evaluate(state.model.numpy().copy())
             shown = {name: _finite(judged[name], 0.0) for name in ("accuracy", "loss") if name in judged}
             folder.append(
                 "records.jsonl",
