@@ -133,7 +133,8 @@ def beyond_page(folder: Path, notes: Path) -> str:
             raise SystemExit(f"{path} explains nothing on the page: expected top.md, ideas.md or TABLE.md")
     text = (
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
-        "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes; no number of a table is typed in. "
+        "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes; no number of a table is typed in, "
+        "but for that of the ideas that did not help. "
         "Accuracies are test accuracies in percent after the last round, mean ± sample std over seeds. Differences are "
         "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by the "
         "accountant that the row names (PLD unless it says RDP).\n\n"
@@ -148,7 +149,8 @@ def beyond_page(folder: Path, notes: Path) -> str:
             text += _facts(list(found.values())) + "\n\n"
             text += _tuning(found) if table.name in TUNING else _rows(table, found)
             text += "\n" + _note(notes, table.name)
-    ideas = folder.parent / "beyond-ideas.json"
+    # Beside the notes: it is typed in, and no record.
+    ideas = notes / "ideas.json"
     if ideas.is_file():
         text += "## Ideas that did not help\n\n" + _note(notes, "ideas") + _ideas(ideas)
     return text.rstrip("\n") + "\n"

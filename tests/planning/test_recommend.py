@@ -46,3 +46,10 @@ def test_predictions_follow_from_the_plan(found: Recommendation) -> None:
     assert "docs/beyond.md" in text
     with pytest.raises(InputError, match="parameter"):
         recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=0)
+
+
+@pytest.mark.parametrize(("clip_norm", "is_warned"), [(0.7, False), (1.5, True)])
+def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bool) -> None:
+    settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)
+    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=1000)
+    assert any("smaller clip norm" in reason for reason in advice.reasons) is is_warned

@@ -115,6 +115,12 @@ def test_page_pairs_by_seed(page: ModuleType, tmp_path: Path) -> None:
     assert "Not run." in text
 
 
+def test_page_is_made_of_what_is_committed(page: ModuleType) -> None:
+    """Everything below `reproduce/results` is a record, and the ideas that did not help are on the page."""
+    text = page.beyond_page(ROOT / "reproduce" / "results" / "beyond", ROOT / "reproduce" / "notes" / "beyond")
+    assert "## Ideas that did not help" in text
+
+
 def test_a_note_for_nothing_is_refused(page: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "futures.md").write_text("a slip\n")
     with pytest.raises(SystemExit, match="explains nothing"):

@@ -205,10 +205,10 @@ def test_validation_images_are_nobodys(tiny: Task) -> None:
     made = prepare(task, make_plan(task.budgets, task.settings), seed=1, num_workers=1)
     whole = prepare(tiny, made.plan, seed=1, num_workers=1)
     try:
-        held = [made.trainer._data.inputs, made.test_inputs]
-        assert torch.equal(torch.cat(held), whole.trainer._data.inputs)
+        held = [made.trainer._trainer.data.inputs, made.test_inputs]
+        assert torch.equal(torch.cat(held), whole.trainer._trainer.data.inputs)
         assert len(made.test_labels) == 3000
-        assert max(int(part.max()) for part in made.trainer._data.members) < 15_000
+        assert max(int(part.max()) for part in made.trainer._trainer.data.members) < 15_000
     finally:
         made.trainer.close()
         whole.trainer.close()
