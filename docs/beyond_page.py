@@ -1,6 +1,7 @@
 """Writes `beyond.md` from `reproduce/results/beyond/`: no number of a table on that page is typed in.
 
-Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words.
+Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words. What
+did not help, measured once and not made again, is in `ideas.json` beside.
 """
 
 import dataclasses
@@ -148,7 +149,7 @@ def beyond_page(folder: Path, notes: Path) -> str:
             text += _facts(list(found.values())) + "\n\n"
             text += _tuning(found) if table.name in TUNING else _rows(table, found)
             text += "\n" + _note(notes, table.name)
-    ideas = folder / "ideas.json"
+    ideas = notes / "ideas.json"
     if ideas.is_file():
         text += "## Ideas that did not help\n\n" + _note(notes, "ideas") + _ideas(ideas)
     return text.rstrip("\n") + "\n"
