@@ -1,6 +1,7 @@
 """Writes `beyond.md` from `reproduce/results/beyond/`: no number of a table on that page is typed in.
 
-Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words.
+Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words. What
+did not help, measured once and not made again, is in `ideas.json` beside.
 """
 
 import dataclasses
