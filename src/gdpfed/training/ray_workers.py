@@ -47,7 +47,7 @@ __all__ = ["Cluster", "RayWorkers", "connect", "find"]
 # Seconds: to answer a knock; without an answer until the cluster counts as gone (Ray itself would end this process
 # after 60); without any worker until there is no room for one.
 _KNOCK = 3.0
-_GONE = 10.0
+_GONE = 5.0
 _NO_ROOM = 120.0
 # So many chunks a worker has at a time, and so many results may wait for an earlier one.
 _DEPTH = 2
