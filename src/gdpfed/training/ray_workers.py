@@ -15,7 +15,7 @@ where there is room. A cluster that is gone is an error: the run's folder has al
 Guarantees (tests of the same name):
   ray_gives_the_bytes_of_the_local_engine    on a cluster of two nodes; and a run that began here goes on there.
   a_killed_ray_worker_changes_nothing        SIGKILL in the middle of a round: the same bytes.
-  a_cluster_thatis_gone_is_an_error         one line, soon; and the run is resumed elsewhere to the same bytes.
+  a_cluster_that_is_gone_is_an_error         one line, soon; and the run is resumed elsewhere to the same bytes.
 """
 
 import contextlib
