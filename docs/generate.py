@@ -325,7 +325,8 @@ def thousand_text() -> str:
         f"{record['nodes']:,} nodes on Flower's simulation runtime, {100 * record['dropout']:.0f} % of a cohort "
         f"vanishing at a random stage: {record['rounds']} rounds took {seconds} s (the first with all announcements) "
         f"on {record['cores']} cores at a load of {record['load']:.0f}. {record['asked']} invitations, "
-        f"{record['answered']:,} answers, {record['dropped']} lost; {record['released']} sums released, "
+        f"{record['answered']:,} answers, {record['dropped']} lost, {record['refused']} refused; "
+        f"{record['released']} sums released, "
         f"{record['aborted']} tried again, {record['given up']} given up.\n"
     )
 

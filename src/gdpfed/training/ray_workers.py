@@ -15,7 +15,7 @@ where there is room. A cluster that is gone is an error: the run's folder has al
 Guarantees (tests of the same name):
   ray_gives_the_bytes_of_the_local_engine    on a cluster of two nodes; and a run that began here goes on there.
   a_killed_ray_worker_changes_nothing        SIGKILL in the middle of a round: the same bytes.
-  a_cluster_that_is_gone_is_an_error        one line, soon; and the run is resumed elsewhere to the same bytes.
+  a_cluster_that_is_gone_is_an_error         one line, soon; and the run is resumed elsewhere to the same bytes.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ __all__ = ["Cluster", "RayWorkers", "connect", "find"]
 # Seconds: to answer a knock; without an answer until the cluster counts as gone (Ray itself would end this process
 # after 60); without any worker until there is no room for one.
 _KNOCK = 3.0
-_GONE = 10.0
+_GONE = 5.0
 _NO_ROOM = 120.0
 # So many chunks a worker has at a time, and so many results may wait for an earlier one.
 _DEPTH = 2
