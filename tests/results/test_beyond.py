@@ -124,4 +124,4 @@ def test_page_is_made_of_what_is_committed(page: ModuleType) -> None:
 def test_a_note_for_nothing_is_refused(page: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "futures.md").write_text("a slip\n")
     with pytest.raises(SystemExit, match="explains nothing"):
-        page.beyond_page(tmp_path, tmp_path)
+        page.beyond_page(tmp_path / "results" / "beyond", tmp_path)

@@ -35,6 +35,8 @@ from tests.training.worlds import world
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from gdpfed.cli import main; main()"]
+# Before Ray is imported: else the driver looks for the cluster of 127.0.0.1 at this machine's other address.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs gdpfed[ray]")
 # Ray's sockets and pipes end with the process.
