@@ -19,10 +19,9 @@ from gdpfed.results.beyond import TABLES, Table, cells_of_table, table_of
 from gdpfed.results.experiments import Cell, Scale
 from gdpfed.results.records import CellRecord, load_records
 from gdpfed.runs.batch import Job
+from gdpfed.runs.stamp import STAMP
 
 __all__ = ["beyond"]
-
-_STAMP = "simulation: not a private release (seeded noise, data in one place)"
 
 
 def _wanted(tables: Sequence[Table], seeds: int | None) -> list[tuple[Cell, Job]]:
@@ -71,7 +70,7 @@ def beyond(
     found = {(record.experiment, record.dataset, record.column): record for record in load_records(asked.records)}
     if as_json:
         rows = [_row(record) for record in found.values() if record.experiment in {each.name for each in chosen}]
-        print_json({"stamp": _STAMP, "rows": rows})
+        print_json({"stamp": STAMP, "rows": rows})
         return
     shown = console()
     for each in chosen:
@@ -79,7 +78,7 @@ def beyond(
             there = [found.get((each.name, dataset, label)) for label in each.rows]
             lines = [_cells(record) for record in there if record is not None]
             shown.print(table(f"{each.title}, {dataset} (%)", ["row", "accuracy", "seeds"], lines))
-    shown.print(f"{_STAMP}\nrecords: {asked.records}", soft_wrap=True)
+    shown.print(f"{STAMP}\nrecords: {asked.records}", soft_wrap=True)
 
 
 def _row(record: CellRecord) -> dict[str, object]:

@@ -36,12 +36,12 @@ from gdpfed.results.experiments import EXPERIMENTS, Cell, Scale, cells_of
 from gdpfed.results.records import load_records, records_locked, records_of, save_records, save_timing
 from gdpfed.results.verdicts import Row, rows_of
 from gdpfed.runs.batch import Batch, Job, PlannedJob, cores_of, plan_jobs, train_jobs
+from gdpfed.runs.stamp import STAMP
 
 __all__ = ["add_training_commands", "make_runs", "need_torch"]
 
 # Seconds between two savings of the records.
 _KEEP_EVERY = 60
-_STAMP = "simulation: not a private release (seeded noise, data in one place)"
 
 
 def _planned(asked: Asked, wanted: Sequence[tuple[Cell, Job]], *, quiet: bool) -> list[tuple[Cell, PlannedJob]]:
@@ -116,7 +116,7 @@ def _reproduce(asked: Asked) -> None:
     }
     if asked.as_json:
         rows = [_row_as_json(row) for made in tables.values() for row in made]
-        print_json({"stamp": _STAMP, "scale": asked.scale.name, "accountant": "rdp", "rows": rows})
+        print_json({"stamp": STAMP, "scale": asked.scale.name, "accountant": "rdp", "rows": rows})
         return
     for (name, dataset), made in tables.items():
         _print_table(name, dataset, made)
@@ -125,7 +125,7 @@ def _reproduce(asked: Asked) -> None:
         "come first; all use the RDP accountant, as the paper did.",
         soft_wrap=True,
     )
-    out.print(f"{_STAMP}\nruns: {asked.out / 'runs'}; records: {asked.records}", soft_wrap=True)
+    out.print(f"{STAMP}\nruns: {asked.out / 'runs'}; records: {asked.records}", soft_wrap=True)
 
 
 def make_runs(asked: Asked, wanted: Sequence[tuple[Cell, Job]]) -> None:

@@ -28,6 +28,7 @@ from gdpfed.errors import InputError
 from gdpfed.results.experiments import Cell
 from gdpfed.runs.batch import RESULTS_VERSION, PlannedJob, finished_seconds
 from gdpfed.runs.estimate import Cost
+from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, task_to_toml
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 1
-_STAMP = "simulation: not a private release (seeded noise, data in one place)"
 _CELL_FIELDS = ("column", "config", "method", "parameters", "plan", "results_version", "runs", "scale", "weights")
 _RUN_FIELDS = ("accuracies", "epsilons", "key", "rounds", "seed", "versions")
 
@@ -181,7 +181,7 @@ def _text(dataset: str, experiment: str, cells: Sequence[CellRecord]) -> str:
         fields = {name: getattr(cell, name) for name in _CELL_FIELDS if name != "runs"}
         runs = ",\n".join("   " + _line(_run_fields(run)) for run in cell.runs)
         parts.append("  " + _line(fields)[:-1] + f', "runs": [\n{runs}\n  ]}}')
-    head = {"dataset": dataset, "experiment": experiment, "format": _FORMAT, "stamp": _STAMP}
+    head = {"dataset": dataset, "experiment": experiment, "format": _FORMAT, "stamp": STAMP}
     return _line(head)[:-1] + ', "cells": [\n' + ",\n".join(parts) + "\n]}\n"
 
 
