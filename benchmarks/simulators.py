@@ -398,6 +398,7 @@ class RayCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,
         )
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:

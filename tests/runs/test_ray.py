@@ -74,6 +74,8 @@ class Nodes:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                # Whatever Ray does to its process group on its way out, it is not ours.
+                start_new_session=True,
             )
         assert self._process.stdout is not None
         return self._process.stdout.readline()
