@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.tasks.models import MODELS, CharLSTM, build_model, num_params, refuse_running_statistics
+from gdpfed.tasks.models import MODELS, build_model, num_params, refuse_running_statistics
 
 SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
 
@@ -55,27 +55,3 @@ def test_running_statistics_are_refused(layer: nn.Module) -> None:
         refuse_running_statistics(WithMask())
     for fine in (nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.BatchNorm2d(4, track_running_stats=False)):
         refuse_running_statistics(nn.Sequential(fine))
-
-
-def test_char_lstm_is_nn_lstm() -> None:
-    torch.manual_seed(0)
-    model = CharLSTM(num_classes=11, embedding=3, hidden=5).double()
-    oracle = nn.LSTM(3, 5, num_layers=2, batch_first=True).double()
-    for place in (0, 1):
-        into, state = getattr(model, f"input{place}"), getattr(model, f"state{place}")
-        for name, value in (
-            ("weight_ih", into.weight), ("weight_hh", state.weight), ("bias_ih", into.bias), ("bias_hh", state.bias),
-        ):  # fmt: skip
-            getattr(oracle, f"{name}_l{place}").data.copy_(value.data)
-    characters = torch.randint(0, 11, (6, 13))
-    weights = torch.randn(6, 11).double()
-
-    def of_oracle() -> Tensor:
-        logits: Tensor = model.output(oracle(model.embed(characters))[0][:, -1])
-        return logits
-
-    torch.testing.assert_close(model(characters), of_oracle(), rtol=1e-12, atol=1e-12)
-    mine = torch.autograd.grad((model(characters) * weights).sum(), [model.state0.weight, model.embed.weight])
-    theirs = torch.autograd.grad((of_oracle() * weights).sum(), [oracle.weight_hh_l0, model.embed.weight])
-    for one, two in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)

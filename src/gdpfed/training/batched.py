@@ -80,17 +80,11 @@ class _AnyModule:
         self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
-        leaves = [part.detach().requires_grad_() for part in parameters]
-        logits = self._logits(leaves, prepared)
-        losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        return list(torch.autograd.grad((losses * weights.flatten()).sum(), leaves, materialize_grads=True))
-
-    def _logits(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         if not hasattr(self._own, "model"):
             self._own.model = copy.deepcopy(self._pattern)
         if not self._one_by_one:
             try:
-                return vmap(self._single)(tuple(parameters), inputs)
+                return self._gradients(parameters, prepared, labels, weights)
             except RuntimeError as error:
                 if "randomness" in str(error):
                     raise InputError(
@@ -100,8 +94,16 @@ class _AnyModule:
                 if "Batching rule not implemented" not in str(error):
                     raise
                 self._one_by_one = True
-        rows = zip(*(part.unbind() for part in parameters), strict=True)
-        return torch.stack([self._single(row, batch) for row, batch in zip(rows, inputs.unbind(), strict=True)])
+        clients = range(len(labels))
+        rows = [self._gradients([part[i] for part in parameters], prepared[i], labels[i], weights[i]) for i in clients]
+        return [torch.stack(parts) for parts in zip(*rows, strict=True)]
+
+    def _gradients(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor) -> list[Tensor]:
+        """Of one client, or of many at once, whose tensors have one more dimension."""
+        leaves = [part.detach().requires_grad_() for part in parameters]
+        logits = self._single(tuple(leaves), inputs) if labels.ndim == 1 else vmap(self._single)(tuple(leaves), inputs)
+        losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+        return list(torch.autograd.grad((losses * weights.flatten()).sum(), leaves, materialize_grads=True))
 
     def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
         named = dict(zip(self._names, parameters, strict=True))
