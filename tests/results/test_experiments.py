@@ -56,6 +56,8 @@ def test_figures_stand_where_the_paper_has_them() -> None:
     assert figure("heterogeneity", "cifar10", "idp-fedavg", "0.7") == (31.22, 0.46)
     assert figure("budgets", "fmnist", "dp-fedavg", "0.5x") == (57.72, 1.83)
     assert figure("clipping", "shakespeare", "gdpfed+", "1.5x") == (42.33, 0.16)
+    assert figure("sensitivity", "fmnist", "dp-fedavg", "budgets 0.5x") == (57.72, 1.83)
+    assert figure("sensitivity", "fmnist", "gdpfed+", "clip norm 1.5x") == (74.49, 0.81)
     assert figure("sparsification", "cifar10", "gdpfed+", "0.1,0.3,0.5") == (38.38, 0.77)
 
 
@@ -72,7 +74,7 @@ def test_shared_cells_are_the_same_runs() -> None:
         for cell in found:
             assert task_to_toml(cell.task) == main[other.get(cell.method.label, cell.method.label)]
     everything = {task_to_toml(cell.task) for name in EXPERIMENTS for cell in cells_of(EXPERIMENTS[name], "fmnist")}
-    assert len(everything) == 79
+    assert len(everything) == 87
 
 
 def test_columns_change_what_they_say() -> None:
@@ -127,5 +129,5 @@ def test_an_experiment_has_its_own_data_sets() -> None:
     found = {
         dataset: {cell.task.training.model for cell in cells_of(EXPERIMENTS["models"], dataset)} for dataset in PRESETS
     }
-    assert found.pop("fmnist") == {"cnn2", "small-cnn"}
+    assert found.pop("fmnist") == {"cnn2", "small-cnn", "large-cnn"}
     assert set(map(len, found.values())) == {0}

@@ -11,7 +11,14 @@ SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("small-cnn", 21_840), ("cnn3", 89_834), ("resnet18", 11_173_962), ("char-lstm", 822_570)]
+    ("name", "expected"),
+    [
+        ("small-cnn", 21_840),
+        ("large-cnn", 1_663_370),
+        ("cnn3", 89_834),
+        ("resnet18", 11_173_962),
+        ("char-lstm", 822_570),
+    ],
 )
 def test_sizes(name: str, expected: int) -> None:
     assert num_params(build_model(name, seed=0, **SIZES.get(name, {}))) == expected

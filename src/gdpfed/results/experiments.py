@@ -195,10 +195,10 @@ def _main_figure(dataset: str, method: str, column: str) -> PaperFigure | None:
     return _figure(paper_tables()["main_accuracy"].get(_PAPER_NAMES.get(method, method), {}).get(dataset))
 
 
-def _column_figure(table: str, columns: Sequence[str]) -> Callable[[str, str, str], PaperFigure | None]:
+def _column_figure(table: str, columns: Sequence[Any]) -> Callable[[str, str, Any], PaperFigure | None]:
     """Reads a table of the paper that is by data set, method and column."""
 
-    def find(dataset: str, method: str, column: str) -> PaperFigure | None:
+    def find(dataset: str, method: str, column: Any) -> PaperFigure | None:
         printed = paper_tables()[table]
         rows = printed if "cifar10" in table and dataset == "cifar10" else printed.get(dataset, {})
         row = rows.get(_PAPER_NAMES.get(method, method)) if isinstance(rows, dict) else None
@@ -210,6 +210,22 @@ def _column_figure(table: str, columns: Sequence[str]) -> Callable[[str, str, st
 def _sparsification_figure(dataset: str, method: str, column: str) -> PaperFigure | None:
     del method
     return _figure(paper_tables()["sparsification"][column].get(dataset))
+
+
+# Two columns of the paper's tables: the change, and where its figures are.
+_MORE_NOISE: Mapping[str, tuple[Column, tuple[str, float]]] = {
+    "budgets 0.5x": (_budgets(0.5), ("privacy_budget_scale", 0.5)),
+    "clip norm 1.5x": (_clipping(1.5), ("clipping_threshold", 1.5)),
+}
+
+
+def _large(change: Column) -> Column:
+    return lambda task: _model("large-cnn")(change(task))
+
+
+def _more_noise_figure(dataset: str, method: str, column: str) -> PaperFigure | None:
+    table, factor = _MORE_NOISE[column][1]
+    return _column_figure(table, paper_tables()[table]["columns"])(dataset, method, factor)
 
 
 def _methods(*names: str) -> tuple[Method, ...]:
@@ -261,8 +277,17 @@ def _experiments() -> dict[str, Experiment]:
         Experiment(
             name="models", title="Other CNNs with two convolutions", varies="model",
             methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
-            columns={"cnn2": _same, "small-cnn": _model("small-cnn"), "cnn2, twice as wide": _model("cnn2", 32)},
+            columns={
+                "cnn2": _same, "small-cnn": _model("small-cnn"), "cnn2, twice as wide": _model("cnn2", 32),
+                "large-cnn": _model("large-cnn"),
+            },
             paper=_main_figure, datasets=("fmnist",),
+        ),
+        Experiment(
+            name="sensitivity", title="The large CNN under more noise", varies="what is larger",
+            methods=_methods("dp-fedavg", "gdpfed+"),
+            columns={column: _large(change) for column, (change, _) in _MORE_NOISE.items()},
+            paper=_more_noise_figure, datasets=("fmnist",),
         ),
         Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",
