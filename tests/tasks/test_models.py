@@ -14,6 +14,8 @@ SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
     ("name", "expected"),
     [
         ("small-cnn", 21_840),
+        ("cnn2", 18_378),
+        ("cnn2-padded", 28_938),
         ("large-cnn", 1_663_370),
         ("cnn3", 89_834),
         ("resnet18", 11_173_962),

@@ -279,7 +279,7 @@ def _experiments() -> dict[str, Experiment]:
             methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
             columns={
                 "cnn2": _same, "small-cnn": _model("small-cnn"), "cnn2, twice as wide": _model("cnn2", 32),
-                "large-cnn": _model("large-cnn"),
+                "cnn2-padded": _model("cnn2-padded"), "large-cnn": _model("large-cnn"),
             },
             paper=_main_figure, datasets=("fmnist",),
         ),
