@@ -276,7 +276,7 @@ def _experiments() -> dict[str, Experiment]:
         ),
         Experiment(
             name="models", title="Other CNNs with two convolutions", varies="model",
-            methods=_methods("fedavg", "dp-fedavg", "gdpfed", "gdpfed+"),
+            methods=_methods("fedavg", "dp-fedavg", "gdpfed", "pfa", "gdpfed+"),
             columns={
                 "cnn2": _same, "small-cnn": _model("small-cnn"), "cnn2, twice as wide": _model("cnn2", 32),
                 "cnn2-padded": _model("cnn2-padded"), "large-cnn": _model("large-cnn"),
