@@ -75,6 +75,7 @@ COMMANDS = [
     "flower node",
     "flower enrol",
     "flower plan",
+    "flower give-up",
     "flower pin",
 ]
 

@@ -189,7 +189,9 @@ def create_run(
         path.mkdir(parents=True, exist_ok=True)
     if task.budgets.clients is not None:
         task = _with_own_budgets(path, task)
-    header = f"# A gdpfed run. {stamp}.\n# Go on: gdpfed resume {path.name}\n"
+    # What is fixed here is not enough to go on with a deployment: its nodes are.
+    way = f"gdpfed resume {path.name}" if stamp == STAMP else "flwr run, with the server's home (docs/deployment.md)"
+    header = f"# A gdpfed run. {stamp}.\n# Go on: {way}\n"
     save_plan(plan, path / "plan.toml")
     versions = {
         "gdpfed": gdpfed.__version__,
