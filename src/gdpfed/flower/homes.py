@@ -314,7 +314,9 @@ class ServerHome:
         if not isinstance(name, str) or not name:
             raise InputError(f"expected a run's name in {str(self.path / 'run.json')!r}: set the plan again")
         if plan != _plan_mark(self.path):
-            raise InputError(f"expected the plan of run {name!r} in {str(self.path / 'plan.toml')!r}: set the plan again")
+            raise InputError(
+                f"expected the plan of run {name!r} in {str(self.path / 'plan.toml')!r}: set the plan again"
+            )
         return name
 
     @property
@@ -408,9 +410,7 @@ def set_plan(
     run = f"{name or 'run'}-{secrets.token_hex(6)}"
     save_plan(plan, home.path / "plan.toml")
     fault("plan")
-    write_durably(
-        home.path / "run.json", json.dumps({"run": run, "plan": _plan_mark(home.path)}).encode() + b"\n"
-    )
+    write_durably(home.path / "run.json", json.dumps({"run": run, "plan": _plan_mark(home.path)}).encode() + b"\n")
     fault("run")
     # Last: a server that finds the folder of another run refuses it, and the plan can be set again.
     if home.run_path.exists():

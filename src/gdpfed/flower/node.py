@@ -96,8 +96,7 @@ class Node:
         known = self._enrolment()
         if text.decode("utf-8", "replace") != known.as_json():
             raise PrivacyError(
-                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it "
-                "is right"
+                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
             )
         with Spend(self._home) as spend:
             return pack("announce", self._standing(spend, known, nonce).encode())

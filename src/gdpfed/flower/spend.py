@@ -18,6 +18,7 @@ Guarantees (tests of the same name):
   sessions_only_go_up                no round and attempt is answered twice, none before one that was answered.
   sent_inputs_are_capped             by the plan's largest number of participations, and by the owner's epsilon_server.
   a_lowered_budget_counts_at_once    from the next round on.
+  refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
 
 import math
@@ -184,8 +185,8 @@ class Spend:
             return
         if not fits(self.events(), [(budget.epsilon, budget.delta)]):
             raise PrivacyError(
-                f"this node's runs cost epsilon {rounded_up(spent(self.events(), delta=budget.delta))}, its owner now "
-                f"allows {_allowed(budget)}"
+                f"this node's runs cost {rounded_up(spent(self.events(), delta=budget.delta))}, more than the epsilon "
+                f"{_allowed(budget)} that its owner now allows"
             )
 
     def check_input(self, run: JoinedRun, budget: NodeBudget) -> None:

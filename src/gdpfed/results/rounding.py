@@ -34,7 +34,7 @@ def promise(value: float) -> str:
 
 
 def allowance(value: float, digits: int = 6) -> str:
-    """What is allowed, never overstated, at so many significant digits: 2.9999999 is 2.99999, 3 is 3, 1e-05 is 1e-05."""
+    """What is allowed, never overstated, at so many significant digits: 2.9999999 is 2.99999, 3 is 3."""
     with localcontext(prec=400):
         exact = Decimal(repr(value))
         rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_FLOOR)
