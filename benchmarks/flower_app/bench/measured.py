@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,9 +45,14 @@ class MeasuredGrid(Grid):
         self._waiting: set[str] = set()
         self._own, self._measuring = 0.0, 0.0
         self._left = (time.time(), time.thread_time())
+        # Flower's older API also looks for nodes in a thread of its own.
+        self._thread = threading.get_ident()
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
+        if threading.get_ident() != self._thread:
+            yield
+            return
         wall, cpu = (now - before for now, before in zip((time.time(), time.thread_time()), self._left, strict=True))
         self._own += cpu if self._waiting else wall
         try:

@@ -190,9 +190,13 @@ def resume_run(
 ) -> None:
     """Go on with a run that was interrupted; the result is what it would have been."""
     _need_torch()
-    from gdpfed.runs.folder import open_run
+    from gdpfed.runs.folder import STAMP, open_run
 
     run = open_run(folder)
+    if run.stamp != STAMP and not run.is_finished:
+        raise InputError(
+            f"{str(folder)!r} is of a deployment, which goes on with its own nodes: flwr run (docs/deployment.md)"
+        )
     if run.is_finished and not as_json:
         console().print(f"{folder} is finished; see it with: gdpfed show {folder}", soft_wrap=True)
         return
