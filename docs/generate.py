@@ -301,7 +301,7 @@ def deployment_table() -> str:
         )
         for row in listed
     ]
-    head = ("parameters", "", "exchanges", "s a round", "s an exchange", "MB up", "MB down", "own share", "slowest node")
+    head = ("parameters", "", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share", "slowest node")
     times = [
         (
             f"{row['num_params']:,}",
@@ -312,7 +312,7 @@ def deployment_table() -> str:
         )
         for row in listed
     ]
-    parts = ("parameters", "", "imports", "answers", "server", "Flower starts Python", "Flower, rest", "CPU s a message")
+    parts = ("parameters", "", "imports", "answers", "server", "Flower starts Python", "Flower, rest", "CPU s, message")
     return (
         f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of {record['rounds']} "
         "rounds; MB for each client. A round lasts from its first message to the first of the next, or to the end of "
@@ -321,7 +321,7 @@ def deployment_table() -> str:
         "passes between its calls to Flower, without sleep while answers are awaited. *Slowest node*: the same with "
         "the slowest node of each exchange instead of the mean.\n\n"
         + markdown_table(head, costs)
-        + "\nWhere the seconds of a round go, first the app's own, then Flower's; CPU of a node for one message, own of "
+        + "\nWhere the seconds of a round go, first the app's own, then Flower's; CPU of a node for a message, own of "
         "all:\n\n" + markdown_table(parts, times)
     )
 

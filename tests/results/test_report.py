@@ -521,8 +521,11 @@ def test_a_deployment_is_called_one(tmp_path: Path) -> None:
         assert f"<strong>{kind}</strong>" in page
         assert stamp in text
         assert json.loads(report_json(data))["stamp"] == stamp
-        for unknown in ("figure-cohorts", "figure-clipped", "gdpfed train", "clipped most", "<i>simulation"):
+        for unknown in ("figure-cohorts", "figure-clipped", "gdpfed train", "clipped most", "<i>simulation", "seeds 1"):
             assert unknown not in page + text
+        assert "not known" in text
+        assert "gdpfed verify run/plan.toml" in text
+        assert json.loads(report_json(data))["methods"][0]["clipped_share"] is None
     write_run(tmp_path / "other", task_of("gdpfed+"))
     assert load_report([tmp_path]).stamp == STAMP
 

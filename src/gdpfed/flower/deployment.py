@@ -198,8 +198,17 @@ class Deployment:
     def _made(self, link: LedgerLink) -> RunFolder:
         path = self._home.run_path
         test_seed = self._settings.test_seed
+        plan = self._plan
         settings = PlanSettings(
-            method=self._plan.method, num_rounds=self._plan.num_rounds, clip_norm=self._plan.clip_norm
+            method=plan.method,
+            num_rounds=plan.num_rounds,
+            participation=sum(group.expected_cohort for group in plan.groups) / len(self._assignment),
+            clip_norm=plan.clip_norm,
+            accountant=plan.accountant,
+            server_learning_rate=plan.server_learning_rate,
+            averaging=plan.averaging,
+            max_participations=plan.max_participations,
+            clients_per_person=plan.clients_per_person,
         )
         training = TrainingSettings(
             # No data set has this name: a deployment's folder cannot be gone on with by the simulator.
