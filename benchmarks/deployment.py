@@ -5,9 +5,16 @@ python benchmarks/deployment.py [--rounds 3] [--params 100000,1000000] [--fresh]
 For each number of parameters one SuperLink and six SuperNodes are started on this machine, and the three contestants
 run on them one after the other. Nobody trains: what is measured is the way of a vector to a sum. Results go to
 benchmarks/results/deployment.json; what is there already is kept, unless --fresh.
+
+A round lasts from its first message to the first message of the next (or the end of the run). The app's own share of it
+is its time on a node (its imports, which a node repeats for every message, and its answers; the mean over the nodes for
+each exchange, added up over the exchanges) and on the server (`flower_app/bench/measured.py` says what counts), divided
+by the round. With the slowest node of each exchange instead of the mean it is `own_share_slowest`: nodes that wait for
+the same two cores make it larger than what a machine of its own would see.
 """
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -18,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gdpfed
 from gdpfed.flower.processes import Deployment
 from gdpfed.flower.up import Federation, UpSettings, prepare, start
 
@@ -56,6 +64,8 @@ def main() -> None:
     parser.add_argument("--params", default="100000,1000000")
     parser.add_argument("--fresh", action="store_true")
     asked = parser.parse_args()
+    # As an installation has it: nodes start a process for each message, and none should compile.
+    compileall.compile_dir(Path(gdpfed.__file__).parent, quiet=1)
     record: dict[str, Any] = {"rows": []}
     if RESULTS.exists() and not asked.fresh:
         record = json.loads(RESULTS.read_text())
@@ -113,31 +123,52 @@ def _run(name: str, num_params: int, rounds: int, federation: Federation, deploy
 
 
 def _summary(per_round: int, rounds: int, exchanges: list[Any], answers: list[Any]) -> dict[str, Any]:
-    """Medians over the rounds; the share of latency that is spent in the app's own imports, answers and server."""
-    exchanges = exchanges[-per_round * rounds :]
+    """Of the median round; what precedes the first round is left out."""
+    exchanges = exchanges[-(per_round * rounds + 1) :]
+    starts = range(0, per_round * rounds, per_round)
+    made = [_round(exchanges[place : place + per_round + 1], answers) for place in starts]
+    middle = {name: statistics.median(one[name] for one in made) for name in made[0]}
     kinds = {exchange["kind"] for exchange in exchanges}
-    answers = [answer for answer in answers if answer["kind"] in kinds]
-    parts = [exchanges[place * per_round : (place + 1) * per_round] for place in range(rounds)]
-    waits = [sum(exchange["end"] - exchange["start"] for exchange in part) for part in parts]
-    between = [part[-1]["end"] - part[0]["start"] - wait for part, wait in zip(parts, waits, strict=True)]
-    seconds = [wait + gap for wait, gap in zip(waits, between, strict=True)]
-    own = statistics.mean(answer["import_seconds"] + answer["answer_seconds"] for answer in answers)
-    cpu = statistics.mean(answer["import_cpu"] + answer["answer_cpu"] for answer in answers)
-    total_cpu = statistics.mean(answer["total_cpu"] for answer in answers)
-    latency = statistics.median(seconds)
+    cpu = [answer for answer in answers if answer["kind"] in kinds]
+    own_cpu = statistics.mean(answer["import_cpu"] + answer["answer_cpu"] for answer in cpu)
+    total_cpu = statistics.mean(answer["total_cpu"] for answer in cpu)
+    own = middle["import_seconds"] + middle["answer_seconds"]
+    seconds, server = middle["seconds"], middle["server_seconds"]
     return {
         "exchanges": per_round,
-        "seconds": round(latency, 2),
-        "fastest": round(min(seconds), 2),
-        "up_bytes": round(statistics.mean(sum(e["up"] for e in part) for part in parts) / NODES),
-        "down_bytes": round(statistics.mean(sum(e["down"] for e in part) for part in parts) / NODES),
-        "server_seconds": round(statistics.median(between), 3),
-        "own_seconds_on_node": round(own * per_round, 3),
-        "own_share": round((own * per_round + statistics.median(between)) / latency, 4),
+        "seconds": round(seconds, 2),
+        "fastest": round(min(one["seconds"] for one in made), 2),
+        "up_bytes": round(middle["up"] / NODES),
+        "down_bytes": round(middle["down"] / NODES),
+        "server_seconds": round(server, 3),
+        "start_seconds": round(middle["start_seconds"], 3),
+        "import_seconds": round(middle["import_seconds"], 3),
+        "answer_seconds": round(middle["answer_seconds"], 3),
+        "own_share": round((own + server) / seconds, 4),
+        "own_share_slowest": round((middle["slowest"] + server) / seconds, 4),
         "cpu_per_message": round(total_cpu, 3),
-        "own_cpu_per_message": round(cpu, 3),
-        "own_cpu_share": round(cpu / total_cpu, 4),
+        "own_cpu_per_message": round(own_cpu, 3),
     }
+
+
+def _round(exchanges: list[Any], answers: list[Any]) -> dict[str, float]:
+    """One round; the last of ``exchanges`` begins the next."""
+    *own, following = exchanges
+    found: dict[str, float] = {
+        "seconds": following["start"] - own[0]["start"] - (following["measuring_before"] - own[0]["measuring_before"]),
+        "server_seconds": following["own_before"] - own[0]["own_before"],
+        "up": sum(exchange["up"] for exchange in own),
+        "down": sum(exchange["down"] for exchange in own),
+        **dict.fromkeys(("start_seconds", "import_seconds", "answer_seconds", "slowest"), 0.0),
+    }
+    for exchange in own:
+        given = [answer for answer in answers if exchange["start"] <= answer["end"] <= exchange["end"]]
+        if len(given) != NODES:
+            raise SystemExit(f"expected {NODES} answers to {exchange['kind']}, got {len(given)}")
+        for name in ("start_seconds", "import_seconds", "answer_seconds"):
+            found[name] += statistics.mean(answer[name] for answer in given)
+        found["slowest"] += max(answer["import_seconds"] + answer["answer_seconds"] for answer in given)
+    return found
 
 
 if __name__ == "__main__":

@@ -139,6 +139,8 @@ def run_module(python: str, module: str, arguments: list[str], *, ours: bool, th
     """Runs a script under peers/ and reads its line of JSON."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     environment.pop("PYTHONPATH", None)
+    # As the cluster: on loopback Ray must not look for it at the other address of this machine.
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     if ours:
         environment["PYTHONPATH"] = str(ROOT / "src")
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:

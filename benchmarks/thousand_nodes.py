@@ -7,7 +7,6 @@ stage. Needs ray (pip install 'flwr[simulation]'). Results go to benchmarks/resu
 """
 
 import argparse
-import copy
 import json
 import os
 import random
@@ -88,21 +87,18 @@ def _train(model: list[Any], data: object, context: Context) -> list[Any]:
 
 
 class Unreliable(ClientApp):
-    """Calls another ClientApp, but fails now and then; tells it where its home is."""
+    """Calls another ClientApp, but fails now and then."""
 
-    def __init__(self, folder: str, dropout: float) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
-        self._folder, self._inner = folder, client_app(model=_model, data=lambda _: None, train=_train)
+        self._inner = client_app(model=_model, data=lambda _: None, train=_train)
         self._failing = 1 - (1 - dropout) ** (1 / EXCHANGES)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """The answer of the other, or an error."""
         if message.metadata.message_type.startswith("train.") and random.random() < self._failing:  # noqa: S311
             raise RuntimeError("vanished, on purpose")
-        # Flower refuses a context that comes back changed.
-        told = copy.copy(context)
-        told.run_config = {**context.run_config, "gdpfed-node-homes": self._folder}
-        return self._inner(message, told)
+        return self._inner(message, context)
 
 
 def start_ray() -> None:
@@ -131,8 +127,10 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--participation", type=float, default=0.1)
     asked = parser.parse_args()
-    start_ray()
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-thousand-"))
+    # Where simulated nodes find their homes; before Ray, whose actors inherit it.
+    os.environ["GDPFED_FLOWER_NODE_HOMES"] = str(folder / "nodes")
+    start_ray()
     started = time.time()
     home = prepare(
         folder, nodes=asked.nodes, rounds=asked.rounds, dropout=asked.dropout, participation=asked.participation
@@ -148,7 +146,7 @@ def main() -> None:
 
     run_simulation(
         server_app=server,
-        client_app=Unreliable(str(folder / "nodes"), asked.dropout),
+        client_app=Unreliable(asked.dropout),
         num_supernodes=asked.nodes,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}},
     )

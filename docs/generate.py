@@ -75,6 +75,7 @@ COMMANDS = [
     "flower node",
     "flower enrol",
     "flower plan",
+    "flower give-up",
     "flower pin",
 ]
 
@@ -262,7 +263,7 @@ def faults_table() -> str:
     rows = [
         (
             row["killed"],
-            f"{row['seconds']:.0f}",
+            f"{row['seconds']:.0f}" if row["seconds"] else "",
             str(row["charges"]),
             str(len(row["released_groups"])),
             "" if row["noise"] is None else f"{row['noise']:.2f}",
@@ -271,7 +272,9 @@ def faults_table() -> str:
         for row in record["outcomes"]
     ]
     head = ("SIGKILL of", "seconds to the end of the round", "charges", "sums released", "noise / plan", "invariants")
-    done = "" if len(rows) > record["faults"] else f"{len(rows)} of {record['faults']} faults were run. "
+    num_killed = sum(row["killed"] != "nothing" for row in record["outcomes"])
+    done = f"{num_killed} of {record['faults']} faults were run"
+    done = f"{done}. " if num_killed < record["faults"] else f"{done}, and a round in which nothing was killed. "
     return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
 
 
@@ -279,11 +282,12 @@ _NAMES = {"fedavg": "Flower FedAvg (no privacy)", "secagg": "Flower SecAgg+ (no 
 
 
 def deployment_table() -> str:
-    """Latency and bytes of a round, as `benchmarks/deployment.py` left them."""
+    """Latency and bytes of a round, and where its time goes, as `benchmarks/deployment.py` left them."""
     record = _measured("deployment.json")
     if record is None:
         return "Not measured yet: `python benchmarks/deployment.py`.\n"
-    rows = [
+    listed = sorted(record["rows"], key=lambda row: int(row["num_params"]))
+    costs = [
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
@@ -292,26 +296,66 @@ def deployment_table() -> str:
             f"{row['seconds'] / row['exchanges']:.1f}",
             f"{row['up_bytes'] / 1e6:.2f}",
             f"{row['down_bytes'] / 1e6:.2f}",
-            f"{100 * row['own_share']:.0f} %",
+            _per_cent(row["own_share"]),
+            _per_cent(row["own_share_slowest"]),
+        )
+        for row in listed
+    ]
+    head = ("parameters", "", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share", "slowest node")
+    times = [
+        (
+            f"{row['num_params']:,}",
+            _NAMES[row["name"]],
+            *(f"{row[part]:.2f}" for part in ("import_seconds", "answer_seconds", "server_seconds", "start_seconds")),
+            f"{_elsewhere(row):.2f}",
             f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
         )
-        for row in record["rows"]
+        for row in listed
     ]
-    head = (
-        "parameters",
-        "",
-        "exchanges",
-        "s a round",
-        "s an exchange",
-        "MB up",
-        "MB down",
-        "own share",
-        "own CPU s a message",
-    )
+    parts = ("parameters", "", "imports", "answers", "server", "Flower starts Python", "Flower, rest", "CPU s, message")
     return (
-        f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of "
-        f"{record['rounds']} rounds, MB for each client. Own share: imports and answers of the app on a node, and the "
-        "server between exchanges, of the latency.\n\n" + markdown_table(head, rows)
+        f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of {record['rounds']} "
+        "rounds; MB for each client. A round lasts from its first message to the first of the next, or to the end of "
+        "the run. **Own share**: what the app itself takes of it. On a node its imports, which are repeated for every "
+        "message, and its answers (the mean over the nodes, added up over the exchanges); on the server all that "
+        "passes between its calls to Flower, without sleep while answers are awaited. *Slowest node*: the same with "
+        "the slowest node of each exchange instead of the mean.\n\n"
+        + markdown_table(head, costs)
+        + "\nWhere the seconds of a round go, first the app's own, then Flower's; CPU of a node for a message, own of "
+        "all:\n\n" + markdown_table(parts, times)
+    )
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _elsewhere(row: dict[str, Any]) -> float:
+    own = row["import_seconds"] + row["answer_seconds"] + row["server_seconds"]
+    return float(row["seconds"] - own - row["start_seconds"])
+
+
+def ray_text() -> str:
+    """What Ray costs, as `benchmarks/simulators.py --ray --record` left it."""
+    record = _measured("ray.json")
+    if record is None:
+        return "Not measured yet: `python benchmarks/simulators.py --ray`.\n"
+    rows = [
+        (
+            name,
+            str(record[key]["rounds"]),
+            f"{record[key]['seconds_per_round']:.3f}",
+            f"{record[key]['fastest']:.3f}",
+            f"{record[key]['startup_seconds']:.1f}",
+        )
+        for name, key in (("this machine alone", "local"), ("Ray, a head and one more node", "ray"))
+    ]
+    overhead = record["overhead"]
+    return (
+        f"Rounds of the FMNIST preset by both engines in turns, on the same {record['cores']} cores; the models are "
+        f"the same. Ray takes longer by **{_per_cent(overhead['seconds_per_round'])}** (medians; "
+        f"{_per_cent(overhead['fastest'])} by the fastest rounds).\n\n"
+        + markdown_table(("", "rounds", "s a round", "fastest", "start-up s"), rows)
     )
 
 
@@ -367,6 +411,7 @@ def main() -> int:
         ("beyond.md", beyond_page(RECORDS / "beyond", NOTES / "beyond")),
         ("limits.md", limits()),
         ("benchmarks.md", filled("benchmarks.md", {"simulators": simulators_table()})),
+        ("clusters.md", filled("clusters.md", {"ray": ray_text()})),
         (
             "deployment.md",
             filled(

@@ -147,14 +147,43 @@ def test_a_node_says_nothing_of_errors(tmp_path: Path) -> None:
     assert "failed at keys: expected a message with a packet" in federation.node_log(0)
 
 
-def test_a_node_without_a_home_is_told(tmp_path: Path) -> None:
+def test_a_node_without_a_home_is_told(caplog: pytest.LogCaptureFixture) -> None:
     app = client_app(model=[np.zeros(2)], data=number_in, train=lambda model, *_: model)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    InProcessGrid({})
-    with pytest.raises(InputError, match="gdpfed-home"):
-        app(Message(RecordDict(), dst_node_id=1, message_type="train.keys"), context)
+    with caplog.at_level("ERROR", logger="gdpfed.flower"):
+        answer = app(Message(RecordDict(), dst_node_id=1, message_type="train.keys"), context)
+    assert packet_in(answer) == b""
+    assert "expected --node-config 'gdpfed-home" in caplog.text
     with pytest.raises(InputError, match="gdpfed-home"):
         server_app(model=[np.zeros(2)])(InProcessGrid({}), context)
+
+
+def test_the_server_cannot_choose_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the run config says; a simulation's homes come from the environment, and only by the partition."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    (tmp_path / "0").symlink_to(federation.node_path(0))
+    assert federation.app is not None
+    enrolment = federation.enrolment.as_json().encode()
+    content = record_of(pack("announce", bytes(32), enrolment))
+
+    def answer(node_config: dict[str, Any], run_config: dict[str, Any]) -> bytes:
+        context = Context(
+            run_id=1, node_id=FIRST_NODE, node_config=node_config, state=RecordDict(), run_config=run_config
+        )
+        assert federation.app is not None
+        message = Message(content, dst_node_id=FIRST_NODE, message_type="query.announce")
+        return packet_in(federation.app(message, context))
+
+    names = ("gdpfed-home", "gdpfed-node-homes", "GDPFED_FLOWER_NODE_HOMES")
+    theirs: dict[str, Any] = dict.fromkeys(names, str(tmp_path)) | {"partition-id": 0}
+    monkeypatch.delenv("GDPFED_FLOWER_NODE_HOMES", raising=False)
+    assert answer({"partition-id": 0}, theirs) == b""
+    monkeypatch.setenv("GDPFED_FLOWER_NODE_HOMES", str(tmp_path))
+    assert answer({}, theirs) == b""
+    assert answer({"partition-id": "../0"}, theirs) == b""
+    assert unpack(answer({"partition-id": 0}, {}), stage="announce", num_parts=1)
+    # The owner's word counts before the simulation's.
+    assert answer({"partition-id": 0, "gdpfed-home": str(tmp_path / "nothing")}, {}) == b""
 
 
 def impostor(federation: Federation, *, claims: int) -> ClientApp:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
 from gdpfed.flower.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
-from gdpfed.flower.homes import NodeHome, ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.flower.homes import NodeHome, ServerHome, enrol, give_up, make_node_home, make_server_home, pin, set_plan
 from gdpfed.flower.settings import DeploymentSettings, settings_from_toml, settings_to_toml
 from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.status import run_status
 from tests.flower.federations import DELTA, Federation, plan_for
 from tests.flower.test_wire import mutated
 
@@ -132,6 +133,73 @@ def test_a_plan_is_for_the_enrolled(tmp_path: Path) -> None:
     (federation.home.run_path).mkdir()
     with pytest.raises(InputError, match="not finished"):
         set_plan(federation.home.path, federation.plan)
+
+
+def test_a_plan_is_set_or_it_is_not(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    home, first = federation.home, federation.home.run_name
+    federation.serve()
+    other = dataclasses.replace(federation.plan, averaging=0.5)
+
+    def killed_at(point: str) -> None:
+        def fault(name: str) -> None:
+            if name == point:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            set_plan(home.path, other, fault=fault)
+
+    # A new plan, and the old run's name: neither the old nor a new run starts.
+    killed_at("plan")
+    with pytest.raises(InputError, match=f"expected the plan of run {first!r}.*set the plan again"):
+        federation.serve()
+    assert home.run_path.is_dir()
+    # A new name, and the old run's folder.
+    killed_at("run")
+    with pytest.raises(PrivacyError, match="of another run or plan: set the plan again"):
+        federation.serve()
+    name = set_plan(home.path, other)
+    assert (home.path / first / "model.safetensors").is_file()
+    assert home.run_name == name
+    assert not home.run_path.exists()
+    # Of all these runs one began.
+    assert list(federation.ledger().state.runs) == [first]
+
+
+def promised(federation: Federation, name: str) -> list[float]:
+    state = federation.ledger().state
+    return [part.promised for part in run_status(state, state.run(name))]
+
+
+def test_a_run_is_given_up_in_the_ledger(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    home = federation.home
+
+    def stop(point: str, number: int) -> None:
+        if (point, number) == ("checkpointed", 0):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federation.serve(fault=stop)
+    name = home.run_name
+    with pytest.raises(InputError, match="gdpfed flower give-up"):
+        set_plan(home.path, federation.plan)
+    held = promised(federation, name)
+    assert give_up(home.path) == name
+    closed = Ledger.read(home.ledger_path)
+    assert not closed.state.run(name).is_open
+    spent = list(closed.spent_by_group(closed.state.run(name)).values())
+    assert min(spent) > 0
+    assert [before > after for before, after in zip(held, promised(federation, name), strict=True)] == [True, True]
+    assert promised(federation, name) == spent
+    assert (home.path / f"{name}-given-up" / "checkpoint.safetensors").is_file()
+    with pytest.raises(InputError, match="set a plan first"):
+        federation.serve()
+    # Before it began, and twice.
+    second = set_plan(home.path, federation.plan)
+    assert give_up(home.path) == second
+    with pytest.raises(InputError, match="set a plan first"):
+        give_up(home.path)
 
 
 def test_settings_are_a_file() -> None:

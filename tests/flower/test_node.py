@@ -53,6 +53,21 @@ def only_the_victim_complains(federation: Federation, text: str) -> None:
     assert {attempts[-1] for attempts in states.values()} == {"published"}
 
 
+def test_nothing_is_pinned_by_the_server(tmp_path: Path) -> None:
+    """Killed while the owner pinned it, or never pinned: the first list that a server sends is not believed."""
+    federation = federation_of(tmp_path)
+    packet = pack("announce", bytes(32), federation.enrolment.as_json().encode())
+    for missing in (["enrolment.sha256"], ["enrolment.json"], ["server.pub"]):
+        home = federation.node(VICTIM)
+        for name in missing:
+            (home.path / name).unlink()
+        before = sorted(path.name for path in home.path.iterdir() if path.name != "node.log")
+        node = Node(home, node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+        assert node.answer("announce", packet) == b""
+        assert sorted(path.name for path in home.path.iterdir() if path.name != "node.log") == before
+    assert "no enrolment is pinned: pin the one" in federation.node_log(VICTIM)
+
+
 def lower_budget(home: NodeHome, **changes: float) -> None:
     text = (home.path / "budget.toml").read_text()
     lines = [line for line in text.splitlines() if line.split(" = ")[0] not in changes]

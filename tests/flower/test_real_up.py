@@ -13,6 +13,8 @@ import pytest
 
 from gdpfed.cli import main
 from gdpfed.ledger.verify import verify_ledger
+from gdpfed.runs.folder import open_run
+from gdpfed.runs.stamp import DEPLOYED
 from tests.flower.real import listening_addresses, marked_processes, settle
 
 pytest.importorskip("flwr")
@@ -54,6 +56,11 @@ def test_up_reads_like_a_simulation(folder: Path, capsys: pytest.CaptureFixture[
     home = folder / "server"
     shown = json.loads(call(capsys, "show", home / "run", "--json"))
     assert shown["runs"][0]["rounds"] == [1, 2, 3]
+    assert shown["stamp"] == DEPLOYED
+    asked = (home / "run" / "run.toml").read_text()
+    assert "gdpfed resume" not in asked
+    assert "flwr run" in asked
+    assert open_run(home / "run").task.settings.participation == pytest.approx(0.5)
     status = json.loads(call(capsys, "ledger", "status", home / "ledger", "--json"))
     assert len(status["groups"]) == 3
     assert all(part["charged"] == part["published"] == 3 for part in status["groups"]), status["groups"]

@@ -1,7 +1,11 @@
 """A node's ledger, its saved sessions, and what the server keeps of both."""
 
+import dataclasses
+import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from gdpfed.flower.wire import Standing
 from gdpfed.ledger.spend import spent
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_to_toml
+from gdpfed.privacy.accountant import gaussian_epsilon
 from tests.flower.federations import DELTA, plan_for
 
 PLAN: Plan = plan_for((2, 2), (1.0, 4.0), "gdpfed+", 2, 0.7, None)
@@ -64,7 +69,7 @@ def test_joining_charges_the_whole_plan(tmp_path: Path) -> None:
 def test_a_group_above_the_budget_is_refused(tmp_path: Path) -> None:
     home = home_of(tmp_path)
     with Spend(home) as spend:
-        with pytest.raises(PrivacyError, match="this node allows 1 at"):
+        with pytest.raises(PrivacyError, match="this node allows 1 at delta"):
             spend.join(terms_of("one"), PLAN, 1, home.budget)
         with pytest.raises(PrivacyError, match="this node allows"):
             spend.join(terms_of("one"), PLAN, 0, NodeBudget(name="x", epsilon=1.0, delta=DELTA / 2))
@@ -134,6 +139,33 @@ def test_a_lowered_budget_counts_at_once(tmp_path: Path) -> None:
             spend.check_budget(NodeBudget(name="x", epsilon=0.9, delta=DELTA))
         with pytest.raises(PrivacyError, match="that its owner now allows"):
             spend.check_budget(NodeBudget(name="x", epsilon=1.0, delta=DELTA / 10))
+
+
+def test_refusals_do_not_flatter(tmp_path: Path) -> None:
+    """Costs a little above a budget that would be rounded up to them: the texts must not say that they are equal."""
+    event = PLAN.mechanism(PLAN.groups[0])
+    cost = spent([event], delta=DELTA)
+    tight = NodeBudget(name="x", epsilon=math.nextafter(cost, 0), delta=math.nextafter(DELTA, 1), epsilon_server=0.01)
+    home = home_of(tmp_path)
+    with Spend(home) as spend:
+        with pytest.raises(PrivacyError, match="of the plan costs epsilon") as refused:
+            spend.join(terms_of("one"), PLAN, 0, tight)
+        shown = [
+            Decimal(found) for found in re.findall(r"(?:epsilon|delta|allows) ([0-9.e-]+[0-9])", str(refused.value))
+        ]
+        assert len(shown) == 4, refused.value
+        assert shown[0] >= Decimal(cost) > Decimal(tight.epsilon) >= shown[2]
+        assert shown[1] >= Decimal(repr(PLAN.groups[0].delta))
+        assert shown[3] <= Decimal(tight.delta)
+        run = joined(spend, home)
+        with pytest.raises(PrivacyError, match="that its owner now allows") as refused:
+            spend.check_budget(dataclasses.replace(tight, delta=DELTA))
+        cost_shown, allowed = re.findall(r"cost ([0-9.]+), more than the epsilon ([0-9.]+)", str(refused.value))[0]
+        assert Decimal(cost_shown) >= Decimal(cost) > Decimal(allowed)
+        with pytest.raises(PrivacyError, match="show the server epsilon") as refused:
+            spend.check_input(run, tight)
+        server = gaussian_epsilon(noise_multiplier=event.noise_multiplier, num_releases=1, delta=DELTA)
+        assert Decimal(re.findall(r"epsilon ([0-9.]+)", str(refused.value))[0]) >= Decimal(server * (1 - 1e-9))
 
 
 # Saved sessions.

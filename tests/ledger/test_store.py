@@ -251,6 +251,29 @@ def test_nobody_else_reads_the_samples(shelf: Path) -> None:
     assert len(modes) >= 5
 
 
+def test_killed_while_it_is_made(shelf: Path) -> None:
+    """Once in a node's life nobody is there to clean up: the first message to it makes its ledger."""
+
+    def killed_at(point: str, path: Path) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                Store.create(path, fault=lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == point else None)
+            finally:
+                os._exit(3)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), point
+
+    for number, point in enumerate(("create:key", "create:tables", "create:committed", "create:database")):
+        path = shelf / str(number) / "book"
+        killed_at(point, path)
+        assert path.exists() == (point == "create:database")
+        with Ledger.open(path) if path.exists() else Ledger.create(path) as ledger:
+            ledger.add_population("people", scaled(ONE, 1.0))
+        assert verify_ledger(path).num_rows == 2
+        assert not [file.name for file in path.parent.iterdir() if "new" in file.name]
+
+
 def test_stopped_before_the_first_row(shelf: Path) -> None:
     Store.create(shelf / "book").close()
     with Ledger.open(shelf / "book") as ledger:

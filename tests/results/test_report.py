@@ -28,7 +28,7 @@ from gdpfed.results.report_load import load_report
 from gdpfed.results.report_plots import report_figures, write_figures
 from gdpfed.results.report_tables import cost_table, method_table, plan_table
 from gdpfed.results.report_text import report_json, report_markdown
-from gdpfed.results.rounding import delta_up, promise, rounded_up
+from gdpfed.results.rounding import allowance, delta_up, promise, rounded_up
 from gdpfed.results.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
 from gdpfed.runs.simulate import spent_so_far
@@ -120,6 +120,15 @@ def test_rounding_never_flatters(value: float, digits: int) -> None:
     if value < 1:
         delta = Decimal(delta_up(value))
         assert Decimal(repr(value)) <= delta <= Decimal(repr(value)) * Decimal("1.01")
+
+
+@given(value=st.floats(1e-9, 1e9), digits=st.integers(2, 9))
+def test_an_allowance_is_never_overstated(value: float, digits: int) -> None:
+    exact, shown = Decimal(repr(value)), Decimal(allowance(value, digits))
+    assert exact * (1 - Decimal(10) ** (1 - digits)) < shown <= exact
+    assert [allowance(known) for known in (3.0, 2.9999999, 0.1, 1e-5, 12345678.0)] == [
+        "3", "2.99999", "0.1", "1e-05", "1.23456e+07"
+    ]  # fmt: skip
 
 
 def test_promises_read_as_they_were_stated() -> None:
@@ -512,8 +521,11 @@ def test_a_deployment_is_called_one(tmp_path: Path) -> None:
         assert f"<strong>{kind}</strong>" in page
         assert stamp in text
         assert json.loads(report_json(data))["stamp"] == stamp
-        for unknown in ("figure-cohorts", "figure-clipped", "gdpfed train", "clipped most", "<i>simulation"):
+        for unknown in ("figure-cohorts", "figure-clipped", "gdpfed train", "clipped most", "<i>simulation", "seeds 1"):
             assert unknown not in page + text
+        assert "not known" in text
+        assert "gdpfed verify run/plan.toml" in text
+        assert json.loads(report_json(data))["methods"][0]["clipped_share"] is None
     write_run(tmp_path / "other", task_of("gdpfed+"))
     assert load_report([tmp_path]).stamp == STAMP
 

@@ -10,7 +10,14 @@ from scipy import stats
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
-from gdpfed.secure.noise_shares import NoiseShare, Tolerance, log_extra_loss, noise_share, released_variance
+from gdpfed.secure.noise_shares import (
+    NoiseShare,
+    Tolerance,
+    _binomial_quantiles,
+    log_extra_loss,
+    noise_share,
+    released_variance,
+)
 from gdpfed.secure.randomness import SimulatedRandomness
 from tests.training.checkers import variance_window
 
@@ -171,3 +178,13 @@ def test_tolerated_dropouts_are_the_quantile_of_scipy(rate: float) -> None:
     for cohort in (1, 2, 3, 5, 10, 37, 100, 1000, 20000):
         wanted = int(stats.binom.ppf(1 - tolerance.abort_rate, cohort, rate))
         assert tolerance.dropouts(cohort) == min(wanted, cohort - tolerance.quorum(cohort))
+
+
+@pytest.mark.parametrize("share", [0.95, 1 - 1e-6])
+def test_quantiles_are_those_of_scipy(share: float) -> None:
+    """In every place, also where a probability is met to the digit: 0.95 of one trial at a rate of 0.05."""
+    sizes = np.arange(1, 1001)
+    for rate in (0.001, 0.05, 0.1, 1 / 3, 0.499):
+        expected = stats.binom.ppf(share, sizes, rate)
+        assert np.array_equal(_binomial_quantiles(share, len(sizes), rate), expected), rate
+    assert _binomial_quantiles(0.95, 60_000, 0.3)[-1] == stats.binom.ppf(0.95, 60_000, 0.3)

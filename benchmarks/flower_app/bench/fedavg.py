@@ -27,6 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     start = ArrayRecord([np.zeros(int(config["num-params"]), np.float32)])
     measured = MeasuredGrid(grid, str(config["result"]))
     strategy.start(grid=measured, initial_arrays=start, num_rounds=int(config["rounds"]))
+    measured.finish()
 
 
 @_client.train()

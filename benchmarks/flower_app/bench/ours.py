@@ -33,7 +33,9 @@ def main(grid: Grid, context: Context) -> None:
     """With a grid that measures."""
     from bench.measured import MeasuredGrid
 
-    _inner(MeasuredGrid(grid, str(context.run_config["result"])), context)
+    measured = MeasuredGrid(grid, str(context.run_config["result"]))
+    _inner(measured, context)
+    measured.finish()
 
 
 _client = client_app(model=_model, data=lambda _: None, train=_train)

@@ -37,7 +37,9 @@ def main(grid: Grid, context: Context) -> None:
     )
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=int(config["rounds"])), strategy=strategy)
     workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=6, reconstruction_threshold=4))
-    workflow(MeasuredGrid(grid, str(config["result"])), legacy)
+    measured = MeasuredGrid(grid, str(config["result"]))
+    workflow(measured, legacy)
+    measured.finish()
 
 
 class _Same(NumPyClient):

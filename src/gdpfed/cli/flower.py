@@ -265,6 +265,19 @@ def plan_run(
     )
 
 
+@flower_app.command("give-up")
+def give_up_run(home: Home) -> None:
+    """End a run that will not go on: close it in the ledger, and move its folder aside."""
+    from gdpfed.flower.homes import give_up
+
+    run = give_up(home)
+    _say(
+        f"run {run} is given up: what it charged stays spent, what it did not use is free again; next: gdpfed flower "
+        f"plan",
+        "nodes that took part keep its whole plan charged in their own ledgers: they cannot know that it ended",
+    )
+
+
 @flower_app.command("pin")
 def pin_enrolment(
     home: NodeHomePath,

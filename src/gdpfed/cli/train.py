@@ -4,7 +4,7 @@ import dataclasses
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -190,9 +190,13 @@ def resume_run(
 ) -> None:
     """Go on with a run that was interrupted; the result is what it would have been."""
     _need_torch()
-    from gdpfed.runs.folder import open_run
+    from gdpfed.runs.folder import STAMP, open_run
 
     run = open_run(folder)
+    if run.stamp != STAMP and not run.is_finished:
+        raise InputError(
+            f"{str(folder)!r} is of a deployment, which goes on with its own nodes: flwr run (docs/deployment.md)"
+        )
     if run.is_finished and not as_json:
         console().print(f"{folder} is finished; see it with: gdpfed show {folder}", soft_wrap=True)
         return
@@ -349,7 +353,7 @@ def compare_runs(
             if not run.is_finished:
                 _finish(run, force, data_dir=data_dir, as_json=as_json)
             runs.append(run)
-    _show(curves(runs), picture=picture or out / "curves.png", as_json=as_json)
+    _show(curves(runs), runs, picture=picture or out / "curves.png", as_json=as_json)
 
 
 def show_runs(
@@ -363,14 +367,16 @@ def show_runs(
     _need_torch()
     from gdpfed.results.runs import curves, find_runs
 
-    _show(curves(find_runs(folders)), picture=picture or folders[0] / "curves.png", as_json=as_json)
+    runs = find_runs(folders)
+    _show(curves(runs), runs, picture=picture or folders[0] / "curves.png", as_json=as_json)
 
 
-def _show(drawn: "list[Curve]", *, picture: Path, as_json: bool) -> None:
+def _show(drawn: "list[Curve]", runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
     from gdpfed.results.plots import plot_curves, save_figure
     from gdpfed.results.runs import method_results
-    from gdpfed.runs.folder import STAMP
+    from gdpfed.runs.stamp import weakest_stamp
 
+    stamp = weakest_stamp(run.stamp for run in runs)
     results = method_results(drawn)
     made: str | None = None
     if any(curve.rounds for curve in drawn):
@@ -380,8 +386,8 @@ def _show(drawn: "list[Curve]", *, picture: Path, as_json: bool) -> None:
             made = None
     if as_json:
         content = [{**dataclasses.asdict(result), "mean": result.mean, "std": result.std} for result in results]
-        runs = [dataclasses.asdict(curve) for curve in drawn]
-        print_json({"stamp": STAMP, "results": content, "runs": runs, "picture": made})
+        listed = [dataclasses.asdict(curve) for curve in drawn]
+        print_json({"stamp": stamp, "results": content, "runs": listed, "picture": made})
         return
     out = console()
     out.print(
@@ -411,5 +417,5 @@ def _show(drawn: "list[Curve]", *, picture: Path, as_json: bool) -> None:
         out.print(
             f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {reached} of {curve.num_rounds} rounds"
         )
-    out.print(STAMP, soft_wrap=True)
+    out.print(stamp, soft_wrap=True)
     out.print(f"picture: {made}" if made else "no picture: pip install 'gdpfed[plots]' to draw it", soft_wrap=True)

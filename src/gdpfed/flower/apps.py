@@ -6,14 +6,19 @@
 Place: the front door of a deployment. ``model`` is a `torch.nn.Module`, a list of numpy arrays, or a function of the
 run's context that makes one; ``data(context)`` is anything; ``train(model, data, context)`` returns the trained model.
 The round is in ``context.run_config["gdpfed-round"]``. Where the homes are: the run config's `gdpfed-home` for the
-server, the node config's `gdpfed-home` for a node. Everything else comes from the homes, never from the run config.
+server, the node config's `gdpfed-home` for a node; in Flower's simulation, where nobody sets node configs, the folder
+in the environment variable GDPFED_FLOWER_NODE_HOMES and the number of the partition. A node takes nothing from the run
+config, which is the server's.
 
 Guarantees (tests of the same name):
   arrays_and_modules_train       scikit-learn's or JAX's arrays as well as PyTorch's modules.
   a_node_says_nothing_of_errors  what goes wrong on a node stands in its own log.
+  the_server_cannot_choose_a_home   a node's home is its owner's choice alone; without one it answers nothing.
 """
 
 import contextlib
+import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +44,9 @@ from gdpfed.flower.transport import message_type, packet_in, record_of
 
 __all__ = ["client_app", "server_app"]
 
-_HOME, _NODE_HOMES, _PARTITION = "gdpfed-home", "gdpfed-node-homes", "partition-id"
+_HOME, _PARTITION = "gdpfed-home", "partition-id"
+_NODE_HOMES = "GDPFED_FLOWER_NODE_HOMES"
+_LOGGER = logging.getLogger("gdpfed.flower")
 
 
 def _built(model: Any, context: Context) -> Any:
@@ -49,10 +56,14 @@ def _built(model: Any, context: Context) -> Any:
 
 
 def _node_home(context: Context) -> NodeHome:
-    """From the node's own configuration; in Flower's simulation, by the number of the partition."""
+    """From the node's own configuration; in Flower's simulation, by the number of the partition.
+
+    The run config is not asked: the server writes it, and could point a node at another's identity and budget.
+    """
     told = context.node_config.get(_HOME)
-    if told is None and _PARTITION in context.node_config and _NODE_HOMES in context.run_config:
-        told = str(Path(str(context.run_config[_NODE_HOMES])) / str(context.node_config[_PARTITION]))
+    simulated = os.environ.get(_NODE_HOMES)
+    if told is None and simulated and isinstance(number := context.node_config.get(_PARTITION), int):
+        told = str(Path(simulated) / str(number))
     if told is None:
         raise InputError(f"expected --node-config '{_HOME}=\"...\"' at the start of the node, got none")
     return NodeHome(Path(str(told)))
@@ -79,8 +90,13 @@ def client_app(
     app = ClientApp()
 
     def answer(stage: str, message: Message, context: Context) -> Message:
-        home = _node_home(context)
         stop_here(f"node-{stage}")
+        try:
+            home = _node_home(context)
+        except GdpfedError as error:
+            # There is no log to write to: Flower's own has it, on the node. The server gets a refusal, and no path.
+            _LOGGER.error("refused %s: %s", stage, error)
+            return Message(record_of(b""), reply_to=message)
         try:
             answered = asked(home, stage, message, context)
         except Exception as error:  # what a user's functions raise would be sent to the server

@@ -145,11 +145,13 @@ class Deployment:
         """Runs to the end of the plan, or until no group can pay."""
         link = LedgerLink(path=self._home.ledger_path, population=POPULATION, run=self._home.run_name)
         with Ledger.open(self._home.ledger_path) as ledger:
+            # Before the ledger holds rounds for a run that cannot start.
+            found = self._found(link)
             order = np.arange(len(self._assignment), dtype=np.int64)
             places = joined_run(
                 ledger, link, self._plan, self._enrolment.budgets, order=order, assignment=self._assignment
             )
-            folder = self._folder(link)
+            folder = found or self._made(link)
             saved = folder.load_checkpoint()
             if saved is not None:
                 check_ledger_mark(folder.path, ledger)
@@ -181,21 +183,32 @@ class Deployment:
             self._events("finished", rounds=state.round_number)
         return state
 
-    def _folder(self, link: LedgerLink) -> RunFolder:
+    def _found(self, link: LedgerLink) -> RunFolder | None:
+        """The folder of this run, if it has begun; another run's is refused."""
         path = self._home.run_path
-        if (path / "run.toml").is_file() and (path / "versions.json").is_file():
-            folder = open_run(path)
-            if (
-                plan_hash(folder.plan) != plan_hash(self._plan)
-                or folder.ledger is None
-                or folder.ledger.run != link.run
-            ):
-                raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan anew, or move it away")
-            self._check_terms(path)
-            return folder
+        if not ((path / "run.toml").is_file() and (path / "versions.json").is_file()):
+            return None
+        folder = open_run(path)
+        is_ours = folder.ledger is not None and folder.ledger.run == link.run
+        if not is_ours or plan_hash(folder.plan) != plan_hash(self._plan):
+            raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan again")
+        self._check_terms(path)
+        return folder
+
+    def _made(self, link: LedgerLink) -> RunFolder:
+        path = self._home.run_path
         test_seed = self._settings.test_seed
+        plan = self._plan
         settings = PlanSettings(
-            method=self._plan.method, num_rounds=self._plan.num_rounds, clip_norm=self._plan.clip_norm
+            method=plan.method,
+            num_rounds=plan.num_rounds,
+            participation=sum(group.expected_cohort for group in plan.groups) / len(self._assignment),
+            clip_norm=plan.clip_norm,
+            accountant=plan.accountant,
+            server_learning_rate=plan.server_learning_rate,
+            averaging=plan.averaging,
+            max_participations=plan.max_participations,
+            clients_per_person=plan.clients_per_person,
         )
         training = TrainingSettings(
             # No data set has this name: a deployment's folder cannot be gone on with by the simulator.

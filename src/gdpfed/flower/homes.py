@@ -6,7 +6,7 @@ Place: on the machines, before and between runs; what the apps are told is only 
       server.key       0600, its identity          identity.key   0600
       enrolment.json   all clients, signed         budget.toml    epsilon, delta: what the owner allows
       plan.toml        the verified plan           server.pub     pinned
-      run.json         the run's name              enrolment.json pinned; another one needs the owner's word
+      run.json         the run's name, its plan    enrolment.json pinned; another one needs the owner's word
       settings.toml    tolerances, timeouts        spend.db       its own ledger (gdpfed.ledger's files)
       ledger           and .journal, .key, .lock   sessions/      0700, secrets between two stages
       run/             a run folder                node.log       why it refused
@@ -15,14 +15,17 @@ Place: on the machines, before and between runs; what the apps are told is only 
 Guarantees (tests of the same name):
   keys_are_private                 files with keys have mode 0600, and an existing home is never overwritten.
   another_enrolment_needs_the_owner   a pinned enrolment or server key changes only by ``renew=True``.
+  a_plan_is_set_or_it_is_not       killed anywhere in between, no run starts until the plan is set again.
+  a_run_is_given_up_in_the_ledger  and what it did not use is free for others.
 """
 
 import datetime
+import hashlib
 import json
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,7 @@ __all__ = [
     "NodeHome",
     "ServerHome",
     "enrol",
+    "give_up",
     "make_node_home",
     "make_server_home",
     "pin",
@@ -303,11 +307,16 @@ class ServerHome:
     def run_name(self) -> str:
         """Never used for two runs: nodes charge a run by it."""
         try:
-            name = json.loads(_read(self.path / "run.json", "a run's name (set a plan first)"))["run"]
+            found = json.loads(_read(self.path / "run.json", "a run's name (set a plan first)"))
+            name, plan = found["run"], found["plan"]
         except (ValueError, KeyError, TypeError):
-            name = None
+            name = plan = None
         if not isinstance(name, str) or not name:
             raise InputError(f"expected a run's name in {str(self.path / 'run.json')!r}: set the plan again")
+        if plan != _plan_mark(self.path):
+            raise InputError(
+                f"expected the plan of run {name!r} in {str(self.path / 'plan.toml')!r}: set the plan again"
+            )
         return name
 
     @property
@@ -356,7 +365,7 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
     if len(listed) > before and home.run_path.exists() and not (home.run_path / "model.safetensors").is_file():
         raise InputError(
             f"{str(home.run_path)!r} is not finished, and its terms name the enrolment as it is: let it end first, or "
-            f"move it away to give it up"
+            f"give it up: gdpfed flower give-up {home.path}"
         )
     enrolment = signed_enrolment(listed, identity=home.identity)
     # The ledger first: whoever is enrolled can be charged.
@@ -380,19 +389,68 @@ def _into_ledger(ledger: Ledger, enrolment: Enrolment) -> None:
         ledger.join(POPULATION, added.budgets)
 
 
-def set_plan(server_home: str | Path, plan: Plan, *, name: str | None = None) -> str:
+def _no_fault(point: str) -> None:
+    del point
+
+
+def set_plan(
+    server_home: str | Path, plan: Plan, *, name: str | None = None, fault: Callable[[str], None] = _no_fault
+) -> str:
     """Puts a plan for the enrolled clients into the server's home, and names a new run; returns the name.
 
-    A finished run is moved aside, an unfinished one is in the way.
+    A finished run is moved aside, an unfinished one is in the way. ``fault`` is for tests.
     """
     home = ServerHome(Path(server_home))
     budgets = home.enrolment.budgets
     check_budgets(plan, budgets, default_delta=budgets.default_delta)
-    if home.run_path.exists():
-        if not (home.run_path / "model.safetensors").is_file():
-            raise InputError(f"{str(home.run_path)!r} is not finished: let it end, or move it away to give it up")
-        home.run_path.rename(home.path / home.run_name)
+    if home.run_path.exists() and not (home.run_path / "model.safetensors").is_file():
+        raise InputError(
+            f"{str(home.run_path)!r} is not finished: let it end, or give it up: gdpfed flower give-up {home.path}"
+        )
     run = f"{name or 'run'}-{secrets.token_hex(6)}"
     save_plan(plan, home.path / "plan.toml")
-    write_durably(home.path / "run.json", json.dumps({"run": run}).encode() + b"\n")
+    fault("plan")
+    write_durably(home.path / "run.json", json.dumps({"run": run, "plan": _plan_mark(home.path)}).encode() + b"\n")
+    fault("run")
+    # Last: a server that finds the folder of another run refuses it, and the plan can be set again.
+    if home.run_path.exists():
+        _move_aside(home, "")
+    return run
+
+
+def _plan_mark(path: Path) -> str:
+    """Of the file as it is: which plan a run's name was made for."""
+    return hashlib.sha256(_read(path / "plan.toml", "a plan (set one first)")).hexdigest()
+
+
+def _move_aside(home: ServerHome, suffix: str) -> None:
+    """A run's folder gets the run's own name."""
+    home.run_path.rename(home.path / f"{_run_in(home.run_path) or f'run-{secrets.token_hex(6)}'}{suffix}")
+    sync_folder(home.path)
+
+
+def _run_in(path: Path) -> str | None:
+    """The name in the ledger of a run's folder; None if it was left before it had one."""
+    # Not needed on a node, which starts a process for each message.
+    from gdpfed.runs.ledgered import read_link
+
+    link = read_link(path / "ledger.json")
+    return None if link is None else link.run
+
+
+def give_up(server_home: str | Path) -> str:
+    """Ends a run that will not go on: closes it in the ledger, and moves its folder aside; returns its name.
+
+    What it charged stays spent. Nodes that joined it keep its whole plan charged in their own ledgers.
+    """
+    home = ServerHome(Path(server_home))
+    if (home.run_path / "model.safetensors").is_file():
+        raise InputError(f"{str(home.run_path)!r} is finished: there is nothing to give up; set the next plan")
+    run = _run_in(home.run_path) or home.run_name
+    with Ledger.open(home.ledger_path) as ledger:
+        if run in ledger.state.runs:
+            ledger.close_run(run)
+    (home.path / "run.json").unlink(missing_ok=True)
+    if home.run_path.exists():
+        _move_aside(home, "-given-up")
     return run

@@ -18,6 +18,7 @@ Guarantees (tests of the same name):
   a_forged_roster_is_refused               by the node that gets it.
   a_broken_training_looks_like_any_other   its node answers, and its update is zero.
   a_restored_node_notices                  that it once was further, if the server shows what it signed.
+  nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
 from gdpfed.flower.enrolment import Enrolment
-from gdpfed.flower.homes import NodeHome, pin
+from gdpfed.flower.homes import NodeHome
 from gdpfed.flower.saved_session import Saved, SavedSessions
 from gdpfed.flower.spend import JoinedRun, Spend
 from gdpfed.flower.terms import Terms
@@ -91,14 +92,12 @@ class Node:
         nonce, text = unpack(content, stage="announce", num_parts=2)
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
-        known = self._home.enrolment
-        if known is None:
-            if self._home.server is None:
-                raise PrivacyError("no server is pinned: pin the enrolment that the operator gave you")
-            known = pin(self._home.path, text)
-        elif text.decode("utf-8", "replace") != known.as_json():
-            # The first sight counts: any later change needs the owner.
-            pin(self._home.path, text)
+        # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
+        known = self._enrolment()
+        if text.decode("utf-8", "replace") != known.as_json():
+            raise PrivacyError(
+                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
+            )
         with Spend(self._home) as spend:
             return pack("announce", self._standing(spend, known, nonce).encode())
 

@@ -18,6 +18,7 @@ Guarantees (tests of the same name):
   sessions_only_go_up                no round and attempt is answered twice, none before one that was answered.
   sent_inputs_are_capped             by the plan's largest number of participations, and by the owner's epsilon_server.
   a_lowered_budget_counts_at_once    from the next round on.
+  refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
 
 import math
@@ -32,6 +33,7 @@ from gdpfed.ledger.spend import fits, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
+from gdpfed.results.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["JoinedRun", "Spend"]
 
@@ -158,8 +160,8 @@ class Spend:
         if not fits([*self.events(), event], [(budget.epsilon, budget.delta)]):
             before = spent(self.events(), delta=budget.delta)
             raise PrivacyError(
-                f"run {terms.run!r} would cost this node more than epsilon {budget.epsilon:g} at delta "
-                f"{budget.delta:g}: {before:.4f} is spent or promised, the plan's {plan.num_rounds} rounds do not fit"
+                f"run {terms.run!r} would cost this node more than epsilon {_allowed(budget)}: {rounded_up(before)} is "
+                f"spent or promised, the plan's {plan.num_rounds} rounds do not fit"
             )
         self._write(
             "join",
@@ -183,8 +185,8 @@ class Spend:
             return
         if not fits(self.events(), [(budget.epsilon, budget.delta)]):
             raise PrivacyError(
-                f"this node's runs cost {spent(self.events(), delta=budget.delta):.4f}, more than the epsilon "
-                f"{budget.epsilon:g} that its owner now allows at delta {budget.delta:g}"
+                f"this node's runs cost {rounded_up(spent(self.events(), delta=budget.delta))}, more than the epsilon "
+                f"{_allowed(budget)} that its owner now allows"
             )
 
     def check_input(self, run: JoinedRun, budget: NodeBudget) -> None:
@@ -196,8 +198,8 @@ class Spend:
             cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=releases, delta=budget.delta)
             if cost > budget.epsilon_server:
                 raise PrivacyError(
-                    f"one more input would show the server epsilon {cost:.4f} of this node, more than the "
-                    f"{budget.epsilon_server:g} that its owner allows"
+                    f"one more input would show the server epsilon {rounded_up(cost)} of this node, more than the "
+                    f"{allowance(budget.epsilon_server)} that its owner allows"
                 )
 
     def begin(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
@@ -236,12 +238,18 @@ def _place(run: JoinedRun, round_number: int, attempt: int) -> dict[str, object]
 def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> None:
     if group.delta > budget.delta or group.epsilon_release > budget.epsilon:
         raise PrivacyError(
-            f"{group.name!r} of the plan costs epsilon {group.epsilon_release:.4f} at delta {group.delta:.3g}, "
-            f"this node allows {budget.epsilon:g} at {budget.delta:.3g}"
+            f"{group.name!r} of the plan costs epsilon {rounded_up(group.epsilon_release)} at delta "
+            f"{delta_up(group.delta)}, this node allows {_allowed(budget)}"
         )
     cost = spent([event], delta=budget.delta)
     if not cost <= budget.epsilon:
-        raise PrivacyError(f"the plan's mechanism costs this node epsilon {cost:.4f}, it allows {budget.epsilon:g}")
+        raise PrivacyError(
+            f"the plan's mechanism costs this node epsilon {rounded_up(cost)}, it allows {_allowed(budget)}"
+        )
+
+
+def _allowed(budget: NodeBudget) -> str:
+    return f"{allowance(budget.epsilon)} at delta {allowance(budget.delta)}"
 
 
 def _number(value: object) -> float:

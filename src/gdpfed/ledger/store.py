@@ -15,6 +15,7 @@ takes 0.24 ms, with the journal 0.37 ms; moving the log into the database after 
 Guarantees (tests of the same name):
   a_second_writer_is_refused        while one process writes, another is told which.
   killed_at_any_point               SIGKILL at 17 named points: no acknowledged row is lost, no half row is seen.
+  killed_while_it_is_made           SIGKILL at 4 points: there is no ledger yet, or a whole one; made again, it works.
   a_damaged_log_forgets_nothing     the write-ahead log cut or changed at 50 offsets: every acknowledged row is there.
   a_damaged_journal_is_repaired     the same for the journal.
   a_full_disk_stops_before_the_release   disk full or read-only at every commit: an error, and no acknowledgement.
@@ -87,6 +88,18 @@ def read_key(path: Path) -> bytes:
     return key
 
 
+def _make_key(path: Path) -> None:
+    """Whole or not at all: half a key would be in the way for ever. One that another process makes is not replaced."""
+    part = companion(path, f"new{os.getpid()}")
+    with open(part, "wb", opener=private_opener) as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileExistsError):
+        os.link(part, path)
+    part.unlink()
+
+
 class Store:
     """The rows of one ledger. Made by `create`, `open` (to write) or `read` (a snapshot, beside a writer)."""
 
@@ -111,22 +124,17 @@ class Store:
             made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _locked(path)
+            if path.exists():
+                lock.close()
+                raise InputError(f"{str(path)!r} exists already: another process has just made it")
             key_file = key_file or companion(path, "key")
             if not key_file.exists():
-                with open(key_file, "xb", opener=private_opener) as file:
-                    file.write(secrets.token_bytes(KEY_BYTES))
-                    file.flush()
-                    os.fsync(file.fileno())
+                _make_key(key_file)
+            fault("create:key")
             store = cls(path, key=read_key(key_file), rows=[], lock=lock, fault=fault)
-            open(path, "xb", opener=private_opener).close()
+            store._make_database()
+            fault("create:database")
             store._database = _connected(path)
-            store._database.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA:
-                store._database.execute(statement)
-            store._write_head(0, GENESIS)
-            store._database.execute("COMMIT")
-            # So that the tables never depend on the log.
-            store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             store._journal = open_journal(path)
             for folder in {path.parent, key_file.parent, *(folder.parent for folder in made)}:
                 sync_folder(folder)
@@ -241,6 +249,25 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             raise
+
+    def _make_database(self) -> None:
+        """The tables, under another name until they are whole: a process that is killed leaves no half ledger."""
+        part = companion(self.path, "new")
+        for suffix in ("", "-wal", "-shm"):
+            part.with_name(part.name + suffix).unlink(missing_ok=True)
+        open(part, "xb", opener=private_opener).close()
+        self._database = _connected(part)
+        self._database.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            self._database.execute(statement)
+        self._fault("create:tables")
+        self._write_head(0, GENESIS)
+        self._database.execute("COMMIT")
+        # So that the tables never depend on the log, which does not get the new name.
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._fault("create:committed")
+        self._database.close()
+        os.rename(part, self.path)
 
     def _write_head(self, number: int, last_hash: str) -> None:
         if self._database is None or self._key is None:

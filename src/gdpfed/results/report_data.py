@@ -120,6 +120,11 @@ class Method:
         )
 
     @property
+    def is_simulation(self) -> bool:
+        """Whether it was trained here: of a deployment nobody knows cohorts and clipping."""
+        return all(run.stamp == STAMP for run in self.runs)
+
+    @property
     def clipped_share(self) -> float:
         """Of all updates in the recorded rounds of all runs, those that the clip norm shortened."""
         updates = sum(sum(record.cohort) for run in self.runs for record in run.records)

@@ -325,10 +325,13 @@ def commands(method: Method) -> list[str]:
 
 def _again(data: ReportData) -> str:
     best = data.headline
-    facts = [
-        ("Software", "; ".join(data.software)),
+    trained = [
         ("Data set, model", f"{data.task.training.dataset}, {data.task.training.model}"),
         ("Seeds", ", ".join(str(seed) for seed in data.seeds)),
+    ]
+    facts = [
+        ("Software", "; ".join(data.software)),
+        *(trained if data.is_simulation else []),
         (f"Plan of {best.label}", best.plan_hash),
         ("Accounting", f"{best.plan.accountant.upper()}, {best.plan.accountant_version}, Poisson sampling"),
     ]
@@ -340,11 +343,12 @@ def _again(data: ReportData) -> str:
         check += [*commands(best)[:1], "gdpfed report again -o again.html"]
         told = "The same seed and the same software give the same bytes. These commands run beside the run folders."
     methods = ""
-    for method in data.methods:
+    for method in (one for one in data.methods if one.is_simulation):
         methods += (
             f"<details><summary>{escape(method.label)}<code>plan {method.plan_hash[:16]}</code></summary>"
             f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "
             f"{escape(method.runs[0].folder)}/run.toml:</p><pre>{escape(method.run_toml.strip())}</pre></details>"
         )
     shown = f"<p>{told}</p><pre>{escape(chr(10).join(check))}</pre>"
-    return f"{shown}<dl class='facts'>{listed}</dl><h3>Every run</h3>{methods}"
+    runs = f"<h3>Every run</h3>{methods}" if methods else ""
+    return f"{shown}<dl class='facts'>{listed}</dl>{runs}"

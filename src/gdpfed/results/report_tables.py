@@ -85,6 +85,12 @@ def plan_table(method: Method) -> Table:
     return columns, rows
 
 
+def _clipped(method: Method) -> str:
+    if not method.is_simulation:
+        return "not known"
+    return f"{100 * method.clipped_share:.2f}" if method.plan.is_private else "not clipped"
+
+
 def method_table(data: ReportData) -> Table:
     """Methods with spreads and costs; a second line in a first cell marks what is unfinished."""
     columns = [
@@ -119,7 +125,7 @@ def method_table(data: ReportData) -> Table:
                 _BETWEEN.join(rounded_up(cost.server.epsilon_p99, 1) for cost in costs),
                 _BETWEEN.join(rounded_up(cost.server.epsilon_max, 1) for cost in costs),
                 f"{method.plan.signal_to_noise:.1f}" if method.plan.is_private else "infinite",
-                f"{100 * method.clipped_share:.2f}" if method.plan.is_private else "not clipped",
+                _clipped(method),
             ]
         )
     return columns, rows

@@ -9,6 +9,7 @@ Guarantees (tests of the same name):
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -56,7 +57,7 @@ def _method(method: Method) -> dict[str, Any]:
             "values": list(method.accuracies),
         },
         "loss": method.loss,
-        "clipped_share": method.clipped_share,
+        "clipped_share": method.clipped_share if method.is_simulation else None,
         "costs": [
             {
                 "group": cost.group.name,
@@ -71,7 +72,7 @@ def _method(method: Method) -> dict[str, Any]:
         ],
         "plan": plan_as_json(method.plan),
         "commands": commands(method),
-        "run_toml": method.run_toml,
+        "run_toml": method.run_toml if method.is_simulation else None,
         "runs": [_as_mapping(run) for run in method.runs],
     }
 
@@ -130,6 +131,11 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text.strip()}\n{fence}"
 
 
+def _seeds(data: ReportData) -> list[str]:
+    """A deployment has none: its noise is the operating system's."""
+    return ["seeds " + ", ".join(map(str, data.seeds))] if data.is_simulation else []
+
+
 def report_markdown(data: ReportData) -> str:
     """The page's text and tables."""
     best = data.headline
@@ -158,10 +164,13 @@ def report_markdown(data: ReportData) -> str:
         "## Methods",
         "Mean ± standard deviation over seeds; epsilons group by group.",
         _table(*method_table(data)),
-        "## Make it again",
-        "\n".join(f"- {_plain(line)}" for line in (*data.software, "seeds " + ", ".join(map(str, data.seeds)))),
+        "## Make it again" if data.is_simulation else "## Compute its cost again",
+        "\n".join(f"- {_plain(line)}" for line in (*data.software, *_seeds(data))),
     ]
     for method in data.methods:
-        parts += [f"### {_plain(method.label)}", f"plan `{method.plan_hash}`", _fenced("\n".join(commands(method)))]
-        parts += [_fenced(method.run_toml)]
+        parts += [f"### {_plain(method.label)}", f"plan `{method.plan_hash}`"]
+        if method.is_simulation:
+            parts += [_fenced("\n".join(commands(method))), _fenced(method.run_toml)]
+        else:
+            parts += [_fenced(shlex.join(["gdpfed", "verify", f"{method.runs[0].folder}/plan.toml"]))]
     return "\n\n".join([*parts, f"*{_plain(data.stamp)}*"]) + "\n"

@@ -5,12 +5,13 @@ to nearest.
 
 Guarantees (tests of the same name):
   rounding_never_flatters   a printed cost is at least the cost, and less than one unit of its last digit above it.
+  an_allowance_is_never_overstated   a printed allowance is at most what is allowed.
 """
 
 import math
-from decimal import ROUND_CEILING, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
-__all__ = ["delta_up", "promise", "rounded_up"]
+__all__ = ["allowance", "delta_up", "promise", "rounded_up"]
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
@@ -30,6 +31,14 @@ def promise(value: float) -> str:
         stated = Decimal(repr(value)).quantize(Decimal("0.0001"), rounding=ROUND_CEILING)
     text = format(stated, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def allowance(value: float, digits: int = 6) -> str:
+    """What is allowed, never overstated, at so many significant digits: 2.9999999 is 2.99999, 3 is 3."""
+    with localcontext(prec=400):
+        exact = Decimal(repr(value))
+        rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_FLOOR)
+    return f"{float(rounded):.{digits}g}"
 
 
 def delta_up(value: float, digits: int = 3) -> str:

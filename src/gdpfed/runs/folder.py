@@ -189,7 +189,12 @@ def create_run(
         path.mkdir(parents=True, exist_ok=True)
     if task.budgets.clients is not None:
         task = _with_own_budgets(path, task)
-    header = f"# A gdpfed run. {stamp}.\n# Go on: gdpfed resume {path.name}\n"
+    # What is fixed here is not enough to go on with a deployment: its nodes are.
+    way = f"gdpfed resume {path.name}\n# seed = {seed}"
+    if stamp != STAMP:
+        way = "flwr run, with the server's home (docs/deployment.md)\n"
+        way += "# What each client trains with is its own: learning_rate, local_steps and [training] say nothing of it."
+    header = f"# A gdpfed run. {stamp}.\n# Go on: {way}\n"
     save_plan(plan, path / "plan.toml")
     versions = {
         "gdpfed": gdpfed.__version__,
@@ -203,7 +208,7 @@ def create_run(
     _replace(path / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
     if ledger is not None:
         _replace(path / "ledger.json", ledger.as_json().encode())
-    _replace(path / "run.toml", (header + f"# seed = {seed}\n" + task_to_toml(task)).encode())
+    _replace(path / "run.toml", (header + task_to_toml(task)).encode())
     return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp)
 
 

@@ -98,6 +98,20 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
+def _is_on_loopback_alone(address: str) -> bool:
+    """Whether the cluster is reached at this machine's loopback, and not at its other address."""
+    place = _host_and_port(address)
+    if place is None or address.startswith("ray://") or place[0] not in ("127.0.0.1", "localhost", "::1"):
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: this only chooses the address that Ray would choose.
+            probe.connect(("8.8.8.8", 53))
+        except OSError:
+            return True
+        return not _answers(f"{probe.getsockname()[0]}:{place[1]}")
+
+
 def _answers(address: str) -> bool:
     place = _host_and_port(address)
     if place is None:
@@ -126,6 +140,9 @@ def connect(address: str | None) -> Cluster:
     asked = find(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if _is_on_loopback_alone(asked):
+        # Read when Ray is imported. Else it looks for 127.0.0.1 at this machine's other address, for minutes.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
     if ray.is_initialized():
