@@ -262,7 +262,7 @@ def faults_table() -> str:
         return "Not measured yet: `make faults`.\n"
     rows = [
         (
-            row["killed"],
+            row["killed"] if row["killed"].startswith(("a node", "nothing")) else f"SIGKILL: {row['killed']}",
             f"{row['seconds']:.0f}" if row["seconds"] else "",
             str(row["charges"]),
             str(len(row["released_groups"])),
@@ -271,10 +271,10 @@ def faults_table() -> str:
         )
         for row in record["outcomes"]
     ]
-    head = ("SIGKILL of", "seconds to the end of the round", "charges", "sums released", "noise / plan", "invariants")
+    head = ("what happens", "seconds to the end of the round", "charges", "sums released", "noise / plan", "invariants")
     num_killed = sum(row["killed"] != "nothing" for row in record["outcomes"])
     done = f"{num_killed} of {record['faults']} faults were run"
-    done = f"{done}. " if num_killed < record["faults"] else f"{done}, and a round in which nothing was killed. "
+    done = f"{done}. " if num_killed < record["faults"] else f"{done}, and a round in which nothing happened. "
     return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
 
 

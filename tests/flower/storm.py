@@ -1,7 +1,8 @@
-"""A run in which something is killed in every round, with real processes, and what must hold afterwards.
+"""A run in which something is killed, or a node lies, in every round: real processes, and what must hold afterwards.
 
 Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round.
-The training changes nothing, so that what is released is noise alone, and its size can be measured.
+The training changes nothing, so that what is released is noise alone, and its size can be measured. A lying node runs
+the app's own code, but for what it sends: `_LYING` is added to the app, and does what the file ``lie`` says.
 """
 
 import math
@@ -36,12 +37,62 @@ _ROUND_SECONDS = 900.0
 _DEVIATIONS = 5.0
 
 
+_LYING = """
+
+import os
+import time
+from pathlib import Path
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from gdpfed.flower.transport import packet_in, record_of
+
+
+class Lying(ClientApp):
+    def __call__(self, message, context):
+        stage = message.metadata.message_type.partition(".")[2]
+        node = Path(str(context.node_config["gdpfed-home"])).name
+        kept = Path({folder!r}) / (node + "-" + stage)
+        lie = Path({folder!r}) / "lie"
+        asked, at, liar = lie.read_text().split() if lie.is_file() else ("", "", "")
+        answer = super().__call__(message, context)
+        if (stage, node) != (at, liar):
+            kept.write_bytes(packet_in(answer))
+        elif asked == "late":
+            time.sleep({seconds!r})
+        elif asked == "twice":
+            answer = super().__call__(message, context)
+        elif asked == "garbage":
+            answer = Message(record_of(os.urandom(200)), reply_to=message)
+        elif asked == "old":
+            answer = Message(record_of(kept.read_bytes()), reply_to=message)
+        return answer
+
+
+app.__class__ = Lying
+"""
+_NANS = """
+
+_honest_train = train
+
+
+def train(model, data, context):
+    lie = Path({folder!r}) / "lie"
+    node = Path(str(context.node_config["gdpfed-home"])).name
+    if lie.is_file() and lie.read_text().split() == ["nan", "input", node]:
+        return [np.full_like(array, np.nan) for array in model]
+    return _honest_train(model, data, context)
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is killed in one round, and the groups whose sum may be lost by it."""
+    """What is killed in one round, or how the victim lies, and the groups whose sum may be lost by it."""
 
     name: str
-    kills: str
+    kills: str = ""
+    lie: str = ""
     stage: str = ""
     victim: str = ""
     may_lose: tuple[int, ...] = ()
@@ -62,11 +113,21 @@ def _node_faults() -> list[Fault]:
     return made
 
 
+def _lies() -> list[Fault]:
+    told = [
+        ("garbage", "shares", "answers with garbage"), ("late", "input", "answers too late"),
+        ("twice", "input", "answers twice"), ("nan", "input", "trains to NaNs"),
+        ("old", "agree", "answers with another round's message"), ("garbage", "reveal", "answers with garbage"),
+    ]  # fmt: skip
+    return [Fault(name=f"a node {what}, at {stage}", lie=lie, stage=stage, victim=_VICTIM) for lie, stage, what in told]
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(name="ServerApp, charged", kills="server", stage="charged"),
     *_node_faults(),
     *(Fault(name=f"ServerApp, {point}", kills="server", stage=point) for point in POINTS if point != "charged"),
     Fault(name="SuperLink, at input", kills="superlink", stage="input"),
+    *_lies(),
 )
 
 
@@ -104,7 +165,12 @@ class Storm:
         task = next((folder / "app").rglob("task.py"))
         text = task.read_text()
         assert "STEPS = 20" in text
-        task.write_text(text.replace("STEPS = 20", "STEPS = 0"))
+        liars = folder / "liars"
+        liars.mkdir()
+        self._lie = liars / "lie"
+        task.write_text(text.replace("STEPS = 20", "STEPS = 0") + _NANS.format(folder=str(liars)))
+        with (task.parent / "client.py").open("a") as client:
+            client.write(_LYING.format(folder=str(liars), seconds=stage_seconds + 15))
         self.stops = folder / "stops"
         self.stops.write_text(
             " ".join(f"{fault.stage}:{number}" for number, fault in enumerate(faults) if fault.kills == "server")
@@ -130,7 +196,7 @@ class Storm:
                 say(f"{fault.name}: {outcome.seconds:.0f} s, {'; '.join(outcome.failures) or 'holds'}")
             if is_calm_at_the_end:
                 self._await(deployment, lambda: self._is_done(len(self.faults)))
-                outcomes.append(self._judged(len(self.faults), Fault(name="nothing", kills="")))
+                outcomes.append(self._judged(len(self.faults), Fault(name="nothing")))
                 say(f"a round without a fault: {'; '.join(outcomes[-1].failures) or 'holds'}")
         for text in self._over_all():
             outcomes[-1].failures.append(text)
@@ -158,9 +224,12 @@ class Storm:
             time.sleep(0.05)
 
     def _suffer(self, number: int, fault: Fault, deployment: Deployment) -> None:
-        """Kills, brings back, and waits for the end of the round."""
+        """Kills and brings back, or lets a node lie, and waits for the end of the round."""
         assert deployment.superlink is not None
-        if fault.kills == "server":
+        if fault.lie:
+            # The round has begun, but a round is asked for keys first.
+            self._lie.write_text(f"{fault.lie} {fault.stage} {fault.victim}")
+        elif fault.kills == "server":
             self._await(deployment, lambda: f"{fault.stage}:{number}" not in self.stops.read_text().split())
             self._await(deployment, lambda: not self._server_apps(deployment))
             submit(self.federation, deployment)
@@ -181,6 +250,7 @@ class Storm:
             submit(self.federation, deployment)
         if not (fault.kills == "server" and fault.stage == "checkpointed"):
             self._await(deployment, lambda: self._is_done(number))
+        self._lie.unlink(missing_ok=True)
         if fault.kills == "node":
             start_node(self.federation, deployment, fault.victim)
             deployment.await_connected([fault.victim])
