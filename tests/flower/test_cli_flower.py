@@ -34,6 +34,8 @@ def test_from_nothing_to_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "flwr run" in printed
     call(capsys, "pin", tmp_path / "n1", server / "enrolment.json", "--hash", made["hash"])
     assert (tmp_path / "n1" / "enrolment.json").is_file()
+    assert "is given up" in call(capsys, "give-up", server)
+    assert "set a plan first" in call(capsys, "give-up", server, code=2)
     assert "holds for 36" in call(capsys, "certificate", server)
     before = (server / "certificates" / "server.crt").read_bytes()
     call(capsys, "certificate", server, "--host", "other.example.org")

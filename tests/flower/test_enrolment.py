@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdpfed.cli import main
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
 from gdpfed.flower.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
 from gdpfed.flower.homes import NodeHome, ServerHome, enrol, give_up, make_node_home, make_server_home, pin, set_plan
@@ -171,7 +172,7 @@ def promised(federation: Federation, name: str) -> list[float]:
     return [part.promised for part in run_status(state, state.run(name))]
 
 
-def test_a_run_is_given_up_in_the_ledger(tmp_path: Path) -> None:
+def test_a_run_is_given_up_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
     home = federation.home
 
@@ -182,6 +183,9 @@ def test_a_run_is_given_up_in_the_ledger(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.serve(fault=stop)
     name = home.run_name
+    with pytest.raises(SystemExit):
+        main(["resume", str(home.run_path)])
+    assert "is of a deployment, which goes on with its own nodes: flwr run" in capsys.readouterr().err
     with pytest.raises(InputError, match="gdpfed flower give-up"):
         set_plan(home.path, federation.plan)
     held = promised(federation, name)
