@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 SEEDS = 5
-TUNING = ("tuning-features", "tuning-cnn", "tuning-svhn", "tuning-cifar10", "tuning-shakespeare")
+TUNING = ("tuning-features", "tuning-cnn", "tuning-cifar10", "tuning-shakespeare")
 TUNING_SEED = 11
 VALIDATION = 10_000
 
@@ -234,11 +234,8 @@ _TRIED_FEATURES = _tried(
     (0.02, 0.2, 3, 0.8),
     (0.02, 0.15, 3, 0.8),
 )
+# SVHN's settings were chosen with throwaway code: a run of the simulator takes minutes.
 _TRIED_OTHERS: Mapping[str, Sequence[Recipe]] = {
-    "svhn": _tried(
-        OTHERS["svhn"],
-        (0.02, 0.15, 3, 0.9),
-    ),
     "cifar10": _tried(
         OTHERS["cifar10"],
         (0.02, 0.15, 3, 0.8),
@@ -305,15 +302,18 @@ def _tables() -> dict[str, Table]:
             )
     for dataset, recipe in OTHERS.items():
         title = _TITLES[dataset]
-        tables += [
-            Table(
-                name=f"tuning-{dataset}",
-                title=f"Choice of settings: {title}, held-out training examples",
-                population="fewer" if dataset == "shakespeare" else "paper",
-                rows=_tuning(_TRIED_OTHERS[dataset]),
-                seeds=(TUNING_SEED,),
-                datasets=(dataset,),
-            ),
+        if dataset in _TRIED_OTHERS:
+            tables.append(
+                Table(
+                    name=f"tuning-{dataset}",
+                    title=f"Choice of settings: {title}, held-out training examples",
+                    population="fewer" if dataset == "shakespeare" else "paper",
+                    rows=_tuning(_TRIED_OTHERS[dataset]),
+                    seeds=(TUNING_SEED,),
+                    datasets=(dataset,),
+                )
+            )
+        tables.append(
             Table(
                 name=dataset,
                 title=f"A model of our choice: {title}",
@@ -321,8 +321,8 @@ def _tables() -> dict[str, Table]:
                 rows=_elsewhere(recipe),
                 seeds=everyone[:3],
                 datasets=(dataset,),
-            ),
-        ]
+            )
+        )
     return {table.name: table for table in tables}
 
 
