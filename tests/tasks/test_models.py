@@ -7,11 +7,23 @@ from torch import Tensor, nn
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.tasks.models import MODELS, CharLSTM, build_model, num_params, refuse_running_statistics
 
-SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
+SIZES: dict[str, dict[str, int]] = {
+    "char-lstm": {"num_classes": 90},
+    "char-linear": {"num_classes": 78},
+    "scattering-linear": {"channels": 3},
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("small-cnn", 21_840), ("cnn3", 89_834), ("resnet18", 11_173_962), ("char-lstm", 822_570)]
+    ("name", "expected"),
+    [
+        ("small-cnn", 21_840),
+        ("cnn3", 89_834),
+        ("resnet18", 11_173_962),
+        ("char-lstm", 822_570),
+        ("char-linear", 12_246),
+        ("scattering-linear", 53_130),
+    ],
 )
 def test_sizes(name: str, expected: int) -> None:
     assert num_params(build_model(name, seed=0, **SIZES.get(name, {}))) == expected
