@@ -97,8 +97,11 @@ def recommend(
     if num_params < 1:
         raise InputError(f"expected a model of at least one parameter, got {num_params}")
     kept = {*stated, *settings.changed()}
-    server = {"server_learning_rate": SERVER_STEP, "averaging": AVERAGING}
-    ours = dataclasses.replace(settings, **{name: value for name, value in server.items() if name not in kept})
+    ours = dataclasses.replace(
+        settings,
+        server_learning_rate=settings.server_learning_rate if "server_learning_rate" in kept else SERVER_STEP,
+        averaging=settings.averaging if "averaging" in kept else AVERAGING,
+    )
     considered = {label: (asked, plan) for label, asked, plan in _considered(budgets, settings, ours)}
     candidates = [Candidate(label=label, plan=plan, num_params=num_params) for label, (_, plan) in considered.items()]
     largest = max(candidate.signal_to_noise for candidate in candidates)

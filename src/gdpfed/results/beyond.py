@@ -215,8 +215,17 @@ _CHOSEN = ("learning_rate", "clip_norm", "server_learning_rate", "averaging")
 
 def _tried(recipe: Recipe, *rows: tuple[float, float, float, float], width: int | None = None) -> list[Recipe]:
     """The recipe with other numbers, in the order of `_CHOSEN`."""
-    made = [dataclasses.replace(recipe, **dict(zip(_CHOSEN, row, strict=True))) for row in rows]
-    return [dataclasses.replace(each, width=width or recipe.width) for each in made]
+    return [
+        Recipe(
+            model=recipe.model,
+            width=width or recipe.width,
+            learning_rate=rate,
+            clip_norm=clip_norm,
+            server_learning_rate=step,
+            averaging=averaging,
+        )
+        for rate, clip_norm, step, averaging in rows
+    ]
 
 
 _TRIED_CNN = _tried(
