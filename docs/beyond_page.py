@@ -86,8 +86,10 @@ def _difference(record: CellRecord, other: CellRecord | None) -> str:
 def _verdict(ours: CellRecord, other: CellRecord | None, bound: float) -> str:
     """Whether ours less the other is at least the bound: by the whole interval, by the mean alone, or not."""
     found = None if other is None else _interval(ours, other)
-    if other is None or found is None:
+    if other is None:
         return "not run"
+    if found is None:
+        return f"{_difference(ours, other)}: one seed" if _difference(ours, other) else "not run"
     holds = "holds, with its interval" if found[1] >= bound else "holds for the mean only"
     return f"{_difference(ours, other)}: {holds if found[0] >= bound else '**does not hold**'}"
 
