@@ -61,6 +61,9 @@ def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     advice = content["recommendation"]
     assert content["method"] == "pooled"
     assert advice["recommended"]["signal_to_noise"] == content["signal_to_noise"]
+    assert content["server_learning_rate"] == 3
+    code, out, _ = call(capsys, *asked, "--server-learning-rate", "1", "--json")
+    assert json.loads(out)["server_learning_rate"] == 1
     code, _, err = call(capsys, *asked, "--method", "gdpfed")
     assert code == 2
     assert "leave --method out" in err

@@ -9,37 +9,49 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan_file import plan_hash
 from gdpfed.results.beyond import (
     CNN,
     FEATURES,
+    NO_BUDGET,
+    OTHERS,
+    PAPER,
+    SAME_CLIP,
     TABLES,
     TUNING,
     TUNING_SEED,
     VALIDATION,
-    Recipe,
     cells_of_table,
     table_of,
 )
-from gdpfed.results.records import CellRecord, RunRecord, config_of, save_records
+from gdpfed.results.records import CellRecord, RunRecord, config_of, load_records, save_records
+from gdpfed.runs.batch import run_key
 from gdpfed.tasks.task import load_task
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_row_is_the_papers_configuration() -> None:
-    paper = load_task("fmnist")
     for table in TABLES.values():
-        cells = [cell for dataset in table.datasets if dataset == "fmnist" for cell in cells_of_table(table, dataset)]
-        for cell in cells:
-            asked = cell.task.settings
-            assert len(cell.task.budgets) == len(paper.budgets) == 6000
-            assert (asked.num_rounds, asked.participation, asked.delta) == (50, 0.02, None)
-            assert asked.local_steps == paper.settings.local_steps
-            assert cell.task.training.batch_size == paper.training.batch_size
-            if table.population == "paper":
-                assert np.array_equal(cell.task.budgets.epsilons, paper.budgets.epsilons)
-            if table.population == "half" and asked.method != "fedavg":
-                assert np.array_equal(2 * cell.task.budgets.epsilons, paper.budgets.epsilons)
+        for dataset in table.datasets:
+            paper = load_task(dataset)
+            for cell in cells_of_table(table, dataset):
+                asked, training = cell.task.settings, cell.task.training
+                for name in ("num_rounds", "participation", "delta", "local_steps"):
+                    assert getattr(asked, name) == getattr(paper.settings, name)
+                for name in ("batch_size", "momentum", "learning_rate_decay"):
+                    assert getattr(training, name) == getattr(paper.training, name)
+                epsilons = cell.task.budgets.epsilons
+                if cell.column == SAME_CLIP:
+                    assert set(epsilons) == {NO_BUDGET}
+                elif table.population in ("paper", "dirichlet", "tied"):
+                    assert np.array_equal(epsilons, paper.budgets.epsilons)
+                    assert training.partition == paper.training.partition or table.population != "paper"
+                elif table.population == "half" and asked.method != "fedavg":
+                    assert np.array_equal(2 * epsilons, paper.budgets.epsilons)
+                # Roles that are held out cannot be clients.
+                assert len(epsilons) == (687 if table.population == "fewer" else len(paper.budgets))
 
 
 def test_tuning_never_sees_the_test_set() -> None:
@@ -47,15 +59,44 @@ def test_tuning_never_sees_the_test_set() -> None:
     for table in TABLES.values():
         is_tuning = table.name in TUNING
         assert (TUNING_SEED in table.seeds) is is_tuning
-        for cell in cells_of_table(table, "fmnist"):
-            assert cell.task.training.validation == (VALIDATION if is_tuning else 0)
+        for dataset in table.datasets:
+            for cell in cells_of_table(table, dataset):
+                assert cell.task.training.validation == (VALIDATION if is_tuning else 0)
 
 
-@pytest.mark.parametrize(("recipe", "name"), [(CNN, "tuning-cnn"), (FEATURES, "tuning-features")])
-def test_what_was_chosen_was_tried(recipe: Recipe, name: str) -> None:
-    tried = [cell.task.settings for cell in cells_of_table(TABLES[name], "fmnist")]
-    chosen = recipe.on(load_task("fmnist")).settings
-    assert chosen in tried
+CHOSEN = {
+    "tuning-cnn": CNN,
+    "tuning-features": FEATURES,
+    "tuning-cifar10": OTHERS["cifar10"],
+    "tuning-shakespeare": OTHERS["shakespeare"],
+}
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_what_was_chosen_was_tried(name: str) -> None:
+    table = TABLES[name]
+    tried = cells_of_table(table, table.datasets[0])
+    chosen = CHOSEN[name].on(load_task(table.datasets[0]))
+    assert (chosen.settings, chosen.training.model_width) in [
+        (cell.task.settings, cell.task.training.model_width) for cell in tried
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "row"),
+    [("features", "fmnist", "ours"), ("cnn", "fmnist", "ours"), ("features-half", "fmnist", PAPER)],
+)
+def test_runs_keep_their_names(name: str, dataset: str, row: str) -> None:
+    """What is committed was made by the plans and tasks of today: neither a plan's hash nor a run's key has moved."""
+    (cell,) = (each for each in cells_of_table(TABLES[name], dataset) if each.column == row)
+    (record,) = (
+        each for each in load_records(ROOT / "reproduce" / "results" / "beyond")
+        if (each.experiment, each.dataset, each.column) == (name, dataset, row)
+    )  # fmt: skip
+    plan = plan_hash(make_plan(cell.task.budgets, cell.task.settings))
+    assert plan == record.plan
+    for run in record.runs:
+        assert run_key(cell.task, plan=plan, seed=run.seed) == run.key
 
 
 def test_unknown_tables_are_refused() -> None:
@@ -107,8 +148,15 @@ def test_page_pairs_by_seed(page: ModuleType, tmp_path: Path) -> None:
     save_records(made_up("features-tied", rows), folder)
     text = page.beyond_page(folder, tmp_path / "none")
     assert text == page.beyond_page(folder, tmp_path / "none")
-    assert "ours less gdpfed+ (the paper: RDP): **+4.00 (+1.52 to +6.48)**" in text
-    assert "ours less fedavg with the same server: **-1.00 (-1.00 to -1.00)**" in text
+    assert "ours less gdpfed+ as in the paper: **+4.00 (+1.52 to +6.48)**" in text
+    assert "less fedavg with the same server: **-1.00 (-1.00 to -1.00)**" in text
+    assert "3 points ahead of gdpfed+ | +4.00 (+1.52 to +6.48): holds for the mean only |" in text
+    assert "within 1 point of fedavg with the same server | -1.00 (-1.00 to -1.00): holds, with its interval |" in text
+    assert "within 1 point of itself with next to no noise | not run |" in text
+    assert (
+        "| FMNIST, scattering features | **84.00 ± 1.00** | 80.00 ± 0.00 | not run | 85.00 ± 1.00 | 75.83 | 78.96 |"
+        in text
+    )
     assert "| **ours** |" in text
     assert "| 84.00 ± 1.00 | 3 |" in text
     assert "83.0 / 84.0 / 85.0" in text

@@ -8,7 +8,7 @@ import torch
 
 from gdpfed.tasks import features
 from gdpfed.tasks.datasets import Dataset
-from gdpfed.tasks.features import Scattering, computed_once
+from gdpfed.tasks.features import LastCharacters, Scattering, computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 
 
@@ -51,6 +51,31 @@ def test_contrast_changes_little() -> None:
     assert float((before - after)[later].abs().mean()) < 0.05
 
 
+def test_colours_are_maps_of_their_own() -> None:
+    grey = images(4, 1, 32)
+    shown = Scattering()(grey.expand(-1, 3, -1, -1))
+    assert shown.shape == (4, Scattering.num_features(32, 3)) == (4, 83 * 64)
+    torch.testing.assert_close(shown[:, : 81 * 64], Scattering()(grey), rtol=0, atol=2e-3)
+    assert float(shown[:, 81 * 64 :].abs().max()) < 1e-2
+    coloured = images(4, 3, 32)
+    turned = coloured.flip(1)
+    assert float((Scattering()(coloured) - Scattering()(turned))[:, : 81 * 64].abs().max()) < 2e-2
+    assert float((Scattering()(coloured) - Scattering()(turned))[:, 81 * 64 :].abs().mean()) > 0.5
+
+
+def test_filters_follow_the_images() -> None:
+    """PyTorch's meta device computes shapes only, and refuses to mix with tensors of another: a GPU for the poor."""
+    made = Scattering()(images(3, 3, 32).to("meta"))
+    assert made.device.type == "meta"
+    assert made.shape == (3, Scattering.num_features(32, 3))
+
+
+def test_last_characters() -> None:
+    text = torch.tensor([[0, 1, 2], [2, 2, 0]])
+    expected = [[0, 1, 0, 0, 0, 1], [0, 0, 1, 1, 0, 0]]
+    assert LastCharacters(alphabet=3, count=2)(text).tolist() == expected
+
+
 @pytest.mark.parametrize("kept_on_disk", [False, True])
 def test_computed_once_is_the_same(kept_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDPFED_CACHE", str(tmp_path) if kept_on_disk else "off")
@@ -72,7 +97,12 @@ def test_computed_once_is_the_same(kept_on_disk: bool, tmp_path: Path, monkeypat
         with torch.no_grad():
             whole, part = model(torch.from_numpy(dataset.test_inputs)), rest(torch.from_numpy(featured.test_inputs))
         assert torch.equal(whole, part)
-    assert len(list(tmp_path.rglob("*.npy"))) == 2 * kept_on_disk
+    kept = list(tmp_path.rglob("*.npy"))
+    assert len(kept) == 2 * kept_on_disk
+    for path in kept:
+        # Of another version: made again.
+        np.save(path, np.zeros((12, 7), dtype=np.float16))
+    assert computed_once(dataset, model)[0].test_inputs.shape == featured.test_inputs.shape
     other = build_model("cnn3", seed=1, channels=3)
     assert computed_once(dataset, other) == (dataset, other)
 

@@ -7,7 +7,11 @@ from torch import nn
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.tasks.models import MODELS, build_model, num_params, refuse_running_statistics
 
-SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
+SIZES: dict[str, dict[str, int]] = {
+    "char-lstm": {"num_classes": 90},
+    "char-linear": {"num_classes": 78},
+    "scattering-linear": {"channels": 3},
+}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,8 @@ SIZES: dict[str, dict[str, int]] = {"char-lstm": {"num_classes": 90}}
         ("cnn3", 89_834),
         ("resnet18", 11_173_962),
         ("char-lstm", 822_570),
+        ("char-linear", 12_246),
+        ("scattering-linear", 53_130),
     ],
 )
 def test_sizes(name: str, expected: int) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gdpfed.errors import InputError
 from gdpfed.planning.methods import METHODS
 from gdpfed.training.aggregate import averaged, combine, project
 from tests.training.worlds import plan_of
@@ -74,3 +75,11 @@ def test_average_forgets_at_its_rate() -> None:
         assert average is not None
         np.testing.assert_allclose(average.numpy(), expected, rtol=1e-10)
     assert averaged(plan_of("pooled"), None, models[0], round_number=0) is None
+
+
+def test_a_lost_average_is_refused() -> None:
+    plan = dataclasses.replace(plan_of("pooled"), averaging=0.7)
+    model = sums(1)[0].float()
+    assert averaged(plan, None, model, round_number=0) is not None
+    with pytest.raises(InputError, match="average of the models of 3 rounds"):
+        averaged(plan, None, model, round_number=3)

@@ -149,11 +149,11 @@ def test_a_fixed_batch_is_cut_once_and_trains_the_same() -> None:
         torch.testing.assert_close(found[client], moved, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["cnn", "sigmoids", "odd images"])
+@pytest.mark.parametrize("kind", ["cnn", "sigmoids", "odd images", "features"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_everything_is_on_the_device(kind: str, momentum: float) -> None:
     """PyTorch's meta device computes shapes only, and refuses to mix with tensors of another: a GPU for the poor."""
-    where = WORLDS[kind]()
+    where = world(kind) if kind == "features" else WORLDS[kind]()
     local = dataclasses.replace(where.local, momentum=momentum)
     trainer = BlockTrainer(where.model, where.data, local, device="meta")
     moved = trainer._train(flat_parameters(where.model).to("meta"), np.arange(5), 3, ROUND)

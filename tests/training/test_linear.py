@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.tasks.features import Kept, Scattering
-from gdpfed.tasks.models import build_model
+from gdpfed.tasks.models import build_model, num_params
 from gdpfed.training.batched import batched_model
 from gdpfed.training.linear import LinearModel
 
@@ -32,6 +32,21 @@ def test_linear_equals_autograd(kept: bool) -> None:
     inputs = torch.randn(CLIENTS, BATCH, *shape, generator=generator)
     parameters = [torch.randn(CLIENTS, *part.shape, generator=generator) for part in model.parameters()]
     labels = torch.randint(0, 5, (CLIENTS, BATCH), generator=generator)
+    weights = torch.rand(CLIENTS, BATCH, generator=generator)
+    batched = batched_model(model)
+    assert isinstance(batched, LinearModel)
+    found = batched.gradients(parameters, batched.prepare(inputs), labels, weights)
+    for ours, theirs in zip(found, autograd(model, parameters, inputs, labels, weights), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_text_is_linear_too() -> None:
+    generator = torch.Generator().manual_seed(2)
+    model = build_model("char-linear", seed=1, num_classes=7, width=3)
+    assert num_params(model) == 7 * (3 * 7) + 7
+    inputs = torch.randint(0, 7, (CLIENTS, BATCH, 9), generator=generator)
+    parameters = [torch.randn(CLIENTS, *part.shape, generator=generator) for part in model.parameters()]
+    labels = torch.randint(0, 7, (CLIENTS, BATCH), generator=generator)
     weights = torch.rand(CLIENTS, BATCH, generator=generator)
     batched = batched_model(model)
     assert isinstance(batched, LinearModel)

@@ -112,7 +112,9 @@ def of(
     if objective and method is not None:
         raise InputError("--objective chooses the method: leave --method out")
     with without_cache() if no_cache else nullcontext():
-        found = recommend(task.budgets, settings, num_params=model_size) if objective else None
+        given = {"server_learning_rate": server_learning_rate, "averaging": averaging}
+        stated = [name for name, value in given.items() if value is not None]
+        found = recommend(task.budgets, settings, num_params=model_size, stated=stated) if objective else None
         plan = make_plan(task.budgets, settings) if found is None else found.best.plan
     if out is not None:
         save_plan(plan, out)

@@ -1,13 +1,15 @@
-"""Features that depend on no client's data: a scattering transform with fixed filters, normalised image by image.
+"""Features that depend on no client's data: a scattering transform with fixed filters, normalised image by image, and
+the last characters of a text.
 
-Place: the first, parameter-free part of a model (`models.scattering_linear`): a few trained numbers on good features
-carry less noise than many on raw pixels. Nothing here is fitted to any data, so it costs no privacy and is the same at
-every client.
+Place: the first, parameter-free part of a model (`models.scattering_linear`, `models.char_linear`): a few trained
+numbers on good features carry less noise than many on raw pixels. Nothing here is fitted to any data, so it costs no
+privacy and is the same at every client.
 
 An image, grey, is convolved with wavelets of two scales and eight angles, its modulus taken, convolved again with
 those of the larger scale, and each result averaged over 4 x 4 pixels: 1 + 16 + 64 maps. Maps are then brought to mean 0
-and variance 1 in groups of three, over one image alone. Of a coloured image the mean of its channels is taken: three
-times the parameters would carry three times the noise variance.
+and variance 1 in groups of three, over one image alone. Of a coloured image this is done with the mean of its channels,
+and colours are added as averages alone: each channel but the first less the mean of those before it, one map each. To
+scatter all channels would make three times the parameters, which carry three times the noise variance.
 
 Features are rounded to 16 bits, so that a simulation may compute them once for all examples and keep them
 (`computed_once`), while a client that computes its own at every call gets the same numbers.
@@ -16,7 +18,9 @@ Guarantees (tests of the same name):
   filters_have_no_mean           a constant image has features that are zero but for the first map.
   features_are_each_images_own   the same bits whoever else is in the batch.
   contrast_changes_little        half the contrast, and another brightness, change an image's features little.
+  colours_are_maps_of_their_own  a grey image in three channels has the features of one channel, and zeros.
   computed_once_is_the_same      the rest of the model on kept features gives what the whole model gives on images.
+  filters_follow_the_images      to their device.
 """
 
 import dataclasses
@@ -36,7 +40,7 @@ from torch import Tensor, nn
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.datasets import Dataset
 
-__all__ = ["Kept", "Scattering", "computed_once"]
+__all__ = ["Kept", "LastCharacters", "Scattering", "computed_once"]
 
 # Raised when the features change: those kept on disk are then made again.
 _VERSION = 1
@@ -51,7 +55,7 @@ _BATCH = 8
 
 
 class Scattering(nn.Module):
-    """Images (batch, channels, height, width) to features (batch, 81 * height/4 * width/4)."""
+    """Images (batch, channels, height, width) to features (batch, (80 + channels) * height/4 * width/4)."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Each image's features; no gradient goes through."""
@@ -60,18 +64,35 @@ class Scattering(nn.Module):
     def rounded(self, images: Tensor) -> Tensor:
         """The same, as they are kept."""
         # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
-        made = torch.empty(len(images), self.num_features(images.shape[-1]), dtype=torch.float16)
+        length = self.num_features(images.shape[-1], images.shape[1])
+        made = torch.empty(len(images), length, dtype=torch.float16, device=images.device)
         with torch.no_grad():
             for start in range(0, len(images), _BATCH):
-                part = images[start : start + _BATCH].mean(1)
-                made[start : start + _BATCH] = _normalised(_scattered(part)).flatten(1)
+                part = images[start : start + _BATCH]
+                maps = [_normalised(_scattered(part.mean(1)))]
+                if part.shape[1] > 1:
+                    maps.append(nn.functional.group_norm(_colours(part), 1))
+                made[start : start + _BATCH] = torch.cat(maps, dim=1).flatten(1)
         return made
 
     @staticmethod
-    def num_features(side: int) -> int:
+    def num_features(side: int, channels: int = 1) -> int:
         """The length of the features of square images."""
         across: int = side // _STRIDE
-        return _MAPS * across * across
+        return (_MAPS + channels - 1) * across * across
+
+
+class LastCharacters(nn.Module):
+    """Text (batch, length) to which characters its last ``count`` are (batch, count * alphabet): ones and zeros."""
+
+    def __init__(self, *, alphabet: int, count: int) -> None:
+        super().__init__()
+        self.alphabet = alphabet
+        self.count = count
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Each text's features."""
+        return nn.functional.one_hot(characters[:, -self.count :], self.alphabet).flatten(1).float()
 
 
 class Kept(nn.Module):
@@ -108,6 +129,8 @@ def _kept(fixed: Scattering, images: NDArray[Any]) -> NDArray[Any]:
     try:
         # Copy on write: PyTorch wants an array that it might write to.
         found: NDArray[Any] = np.load(path, mmap_mode="c")
+        if found.shape != (len(images), fixed.num_features(images.shape[-1], images.shape[1])):
+            raise ValueError("features of another version")
         return found
     except (OSError, ValueError):
         made = fixed.rounded(torch.from_numpy(images)).numpy()
@@ -129,14 +152,27 @@ def _save(features: NDArray[Any], path: Path) -> None:
 
 def _scattered(images: Tensor) -> Tensor:
     """(batch, height, width) -> (batch, maps, height/4, width/4), before normalisation."""
-    padded = nn.functional.pad(images.unsqueeze(1), (_STRIDE,) * 4, mode="reflect")
-    rows, columns = padded.shape[-2:]
-    wavelets = _wavelets(rows, columns)
+    padded = _padded(images.unsqueeze(1))
+    wavelets = _wavelets(*padded.shape[-2:], images.device)
     first = torch.fft.ifft2(torch.fft.fft2(padded) * wavelets).abs()
     fine = torch.fft.fft2(first[:, :_ANGLES]).unsqueeze(2)
     second = torch.fft.ifft2(fine * wavelets[_ANGLES:]).abs().flatten(1, 2)
-    maps = torch.cat([padded, first, second], dim=1)
-    return _averages(rows) @ maps @ _averages(columns).T
+    return _averaged(torch.cat([padded, first, second], dim=1))
+
+
+def _colours(images: Tensor) -> Tensor:
+    """(batch, channels, height, width) -> (batch, channels - 1, height/4, width/4), before normalisation."""
+    differences = [images[:, place] - images[:, :place].mean(1) for place in range(1, images.shape[1])]
+    return _averaged(_padded(torch.stack(differences, dim=1)))
+
+
+def _padded(images: Tensor) -> Tensor:
+    return nn.functional.pad(images, (_STRIDE,) * 4, mode="reflect")
+
+
+def _averaged(maps: Tensor) -> Tensor:
+    rows, columns = maps.shape[-2:]
+    return _averages(rows, maps.device) @ maps @ _averages(columns, maps.device).T
 
 
 def _normalised(maps: Tensor) -> Tensor:
@@ -144,14 +180,14 @@ def _normalised(maps: Tensor) -> Tensor:
 
 
 @functools.cache
-def _wavelets(rows: int, columns: int) -> Tensor:
+def _wavelets(rows: int, columns: int, device: torch.device) -> Tensor:
     """The spectra of Morlet wavelets (scales * angles, rows, columns), finest first; real, since they are symmetric."""
     spectra = [
         _morlet(rows, columns, scale=2**scale, angle=math.pi * turn / _ANGLES)
         for scale in range(_SCALES)
         for turn in range(_ANGLES)
     ]
-    return torch.stack(spectra).float()
+    return torch.stack(spectra).float().to(device)
 
 
 def _morlet(rows: int, columns: int, *, scale: int, angle: float) -> Tensor:
@@ -175,10 +211,10 @@ def _morlet(rows: int, columns: int, *, scale: int, angle: float) -> Tensor:
 
 
 @functools.cache
-def _averages(length: int) -> Tensor:
+def _averages(length: int, device: torch.device) -> Tensor:
     """(length / 4 - 2, length): Gaussian averages around every fourth pixel of what is inside the padding."""
     width = 0.8 * 2 ** (_SCALES - 1)
     places = torch.arange(length, dtype=torch.float64)
     centres = _STRIDE * torch.arange(1, length // _STRIDE - 1, dtype=torch.float64) + (_STRIDE - 1) / 2
     weights = torch.exp(-0.5 * ((places - centres.unsqueeze(1)) / width) ** 2)
-    return (weights / weights.sum(1, keepdim=True)).float()
+    return (weights / weights.sum(1, keepdim=True)).float().to(device)

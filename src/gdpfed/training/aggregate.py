@@ -7,6 +7,7 @@ Guarantees (tests of the same name):
   projection_is_rank_one         the strict groups' part becomes parallel to the lax groups', layer by layer; nothing
                                  else changes.
   average_forgets_at_its_rate    the averaged model is sum_s averaging^(t-s) model_s over the sum of these weights.
+  a_lost_average_is_refused      after the first round there is one, or an error: it is not begun anew.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 
 __all__ = ["averaged", "combine", "project"]
@@ -52,6 +54,11 @@ def averaged(plan: Plan, average: Tensor | None, parameters: Tensor, *, round_nu
     if not plan.averaging:
         return None
     if average is None:
+        if round_number:
+            raise InputError(
+                f"expected the average of the models of {round_number} rounds in the checkpoint, got none: start the "
+                f"run again in a new folder, or restore the checkpoint"
+            )
         return parameters.double()
     share = (1 - plan.averaging) / (1 - plan.averaging ** (round_number + 1))
     return average + share * (parameters.double() - average)

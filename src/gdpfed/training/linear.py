@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gdpfed.tasks.features import Kept, Scattering
+from gdpfed.tasks.features import Kept, LastCharacters, Scattering
 
 __all__ = ["LinearModel"]
 
@@ -31,10 +31,10 @@ class LinearModel:
         if type(model) is not nn.Sequential or len(model) != 2:
             return False
         fixed, dense = model
-        return type(fixed) in (Kept, Scattering) and type(dense) is nn.Linear and dense.bias is not None
+        return type(fixed) in (Kept, LastCharacters, Scattering) and type(dense) is nn.Linear and dense.bias is not None
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Features (clients, batch, features) of images (clients, batch, ...), or of kept features."""
+        """Features (clients, batch, features) of inputs (clients, batch, ...), or of kept features."""
         features: Tensor = self._fixed(inputs.flatten(0, 1))
         return features.view(*inputs.shape[:2], -1)
 
