@@ -25,6 +25,7 @@ _PAPER_PLACES = {
     "convergence": "convergence figure",
     "steps": "none: ours, beside its main table",
     "models": "none: ours, beside its main table",
+    "sensitivity": "none: ours, beside its budget and clipping tables",
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",
