@@ -187,8 +187,8 @@ def _reasons(
     if plan.averaging:
         yield (
             f"a step of {plan.server_learning_rate:g} and averaging {plan.averaging:g} at the server touch released "
-            f"sums only; docs/beyond.md has the rows that support them (of averaging: less than a point on FMNIST), and "
-            f"says how to choose a clip norm"
+            f"sums only; docs/beyond.md has the rows that support them (of averaging: less than a point on FMNIST), "
+            f"and says how to choose a clip norm"
         )
     if plan.server_learning_rate >= SERVER_STEP and plan.clip_norm > _LARGEST_CLIP:
         yield (
