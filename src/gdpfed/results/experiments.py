@@ -284,7 +284,7 @@ def _experiments() -> dict[str, Experiment]:
             paper=_main_figure, datasets=("fmnist",),
         ),
         Experiment(
-            name="sensitivity", title="The large CNN under more noise", varies="what is larger",
+            name="sensitivity", title="The large CNN under more noise", varies="what is changed",
             methods=_methods("dp-fedavg", "gdpfed+"),
             columns={column: _large(change) for column, (change, _) in _MORE_NOISE.items()},
             paper=_more_noise_figure, datasets=("fmnist",),

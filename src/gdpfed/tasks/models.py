@@ -158,7 +158,7 @@ def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64) -> nn
 class CharLSTM(nn.Module):
     """Embedding, two LSTM layers, a dense layer on the last state.
 
-    PyTorch's own LSTM, client by client: cells written out and batched over clients took five times as long.
+    PyTorch's own LSTM, client by client: cells written out and batched over clients took four times as long.
     """
 
     def __init__(self, *, num_classes: int, embedding: int = 8, hidden: int = 256) -> None:
