@@ -13,7 +13,9 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.results.beyond import (
     CNN,
+    CNN_FEDAVG,
     FEATURES,
+    FEATURES_FEDAVG,
     NO_BUDGET,
     OTHERS,
     PAPER,
@@ -67,8 +69,9 @@ def test_tuning_never_sees_the_test_set() -> None:
 CHOSEN = {
     "tuning-cnn": CNN,
     "tuning-features": FEATURES,
-    "tuning-cifar10": OTHERS["cifar10"],
-    "tuning-shakespeare": OTHERS["shakespeare"],
+    "tuning-cnn-fedavg": CNN_FEDAVG,
+    "tuning-features-fedavg": FEATURES_FEDAVG,
+    **{f"tuning-{dataset}": recipe for dataset, recipe in OTHERS.items()},
 }
 
 
@@ -76,7 +79,7 @@ CHOSEN = {
 def test_what_was_chosen_was_tried(name: str) -> None:
     table = TABLES[name]
     tried = cells_of_table(table, table.datasets[0])
-    chosen = CHOSEN[name].on(load_task(table.datasets[0]))
+    chosen = CHOSEN[name].on(load_task(table.datasets[0]), "fedavg" if "fedavg" in name else "pooled")
     assert (chosen.settings, chosen.training.model_width) in [
         (cell.task.settings, cell.task.training.model_width) for cell in tried
     ]
