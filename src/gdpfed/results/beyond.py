@@ -13,7 +13,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 SEEDS = 5
-TUNING = (
-    "tuning-features", "tuning-cnn", "tuning-features-fedavg", "tuning-cnn-fedavg", "tuning-svhn", "tuning-cifar10",
-    "tuning-shakespeare",
-)  # fmt: skip
+_EVERYONE = tuple(range(1, SEEDS + 1))
 TUNING_SEED = 11
 VALIDATION = 10_000
 
@@ -87,7 +84,7 @@ _PLAIN_CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.5)
 _EARLIER_CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=0.7, server_learning_rate=3.0, averaging=0.85)
 # FedAvg does not clip: the clip norm is the preset's, and nothing uses it.
 CNN_FEDAVG = dataclasses.replace(_PLAIN_CNN, server_learning_rate=1.5, averaging=0.85)
-FEATURES_FEDAVG = dataclasses.replace(FEATURES, clip_norm=1.5, server_learning_rate=6.0)
+FEATURES_FEDAVG = dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5)
 # Ours, the paper's and fedavg's, in the order of `_compared`.
 _CNN_ROWS = (CNN, _PLAIN_CNN, CNN_FEDAVG)
 _FEATURES_ROWS = (FEATURES, FEATURES.plain, FEATURES_FEDAVG)
@@ -103,13 +100,27 @@ OTHERS: Mapping[str, Recipe] = {
         model="char-linear", width=3, learning_rate=0.1, clip_norm=2.0, server_learning_rate=2.0, averaging=0.9
     ),
 }
+# The other data sets' own models, at a size that two cores can train: rounds and participation.
+OWN: Mapping[str, tuple[Recipe, int, float]] = {
+    "svhn": (
+        Recipe(model="cnn3", learning_rate=0.1, clip_norm=0.35, server_learning_rate=3.0, averaging=0.8), 25, 0.01
+    ),
+    "cifar10": (
+        Recipe(
+            model="resnet18", width=16, learning_rate=0.1, clip_norm=0.35, server_learning_rate=2.0, averaging=0.8
+        ), 6, 0.05,
+    ),
+    "shakespeare": (
+        Recipe(model="char-lstm", learning_rate=0.1, clip_norm=0.1, server_learning_rate=1.0, averaging=0.9), 50, 0.01
+    ),
+}  # fmt: skip
 # A budget at which next to no noise is left: what ours would reach with everything but the noise.
 NO_BUDGET = 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Rows on a population; ``seeds`` are what it is trained with."""
+    """Rows on a population; ``seeds`` are what it is trained with. ``chosen`` is the row that was taken, of choices."""
 
     name: str
     title: str
@@ -117,6 +128,7 @@ class Table:
     rows: Mapping[str, Change]
     seeds: Sequence[int]
     datasets: Sequence[str] = ("fmnist",)
+    chosen: str = ""
 
 
 def _set(task: Task, **settings: Any) -> Task:
@@ -137,10 +149,16 @@ def _budgets(text: str) -> Change:
     return change
 
 
+def _reduced(task: Task) -> Task:
+    _, rounds, participation = OWN[task.training.dataset]
+    return _training(_set(task, num_rounds=rounds, participation=participation), evaluate_every=rounds)
+
+
 # Who the clients are, in words and as a change of the data set's preset.
 POPULATIONS: Mapping[str, tuple[str, Change]] = {
     "paper": ("the paper's population and budgets", lambda task: task),
     "fewer": ("the paper's, without the roles that were held out", _budgets("229@0.5,229@1.5,229@3")),
+    "reduced": ("the paper's population and budgets; fewer rounds, fewer clients in each", _reduced),
     "half": ("half the budgets: 0.25, 0.75 and 1.5", _budgets("2000@0.25,2000@0.75,2000@1.5")),
     "strict": ("3:2:1, most clients strict", _budgets("3000@0.5,2000@1.5,1000@3")),
     "dirichlet": (
@@ -195,9 +213,9 @@ def _ablation(recipe: Recipe, plain: Recipe, fedavg: Recipe) -> dict[str, Change
     }
 
 
-def _elsewhere(recipe: Recipe) -> dict[str, Change]:
+def _elsewhere(recipe: Recipe, plain: Recipe) -> dict[str, Change]:
     """What is trained on the other data sets."""
-    rows = _compared(recipe, recipe.plain, recipe)
+    rows = _compared(recipe, plain, recipe)
     return {label: rows[label] for label in ("ours", SAME_SERVER, PAPER, PAPER_TUNED)}
 
 
@@ -209,8 +227,19 @@ def _fairness(recipe: Recipe, plain: Recipe, fedavg: Recipe) -> dict[str, Change
     }
 
 
-def _tuning(tried: Sequence[Recipe], method: str = "pooled") -> dict[str, Change]:
-    return {_label(recipe, method): _held_out(_one(recipe, method)) for recipe in tried}
+def _choice(
+    name: str, words: str, tried: Sequence[Recipe], chosen: Recipe, *, method: str = "pooled", dataset: str = "fmnist"
+) -> Table:
+    """Settings that were tried on held-out training examples, with the one that was taken."""
+    return Table(
+        name=f"tuning-{name}",
+        title=f"Choice of settings{'' if method == 'pooled' else f' for {method}'}: {words}, held-out examples",
+        population="fewer" if dataset == "shakespeare" else "paper",
+        rows={_label(recipe, method): _held_out(_one(recipe, method)) for recipe in tried},
+        seeds=(TUNING_SEED,),
+        datasets=(dataset,),
+        chosen=_label(chosen, method),
+    )
 
 
 def _label(recipe: Recipe, method: str) -> str:
@@ -281,6 +310,11 @@ _TRIED_FEATURES = _tried(
     (0.02, 0.07, 6, 0.8),
     (0.02, 0.15, 4, 0.9),
     (0.02, 0.1, 6, 0.9),
+    (0.01, 0.15, 3, 0.8),
+    (0.05, 0.15, 3, 0.8),
+    (0.05, 0.15, 4, 0.8),
+    (0.05, 0.2, 3, 0.8),
+    (0.05, 0.1, 4, 0.8),
 )
 _TRIED_CNN_FEDAVG = _tried(CNN_FEDAVG, *((rate, 1.5, step, 0.85) for rate in (0.1, 0.2) for step in (1, 1.5, 2, 3)))
 _TRIED_FEATURES_FEDAVG = _tried(
@@ -317,76 +351,63 @@ _TITLES = {
 }
 
 
-def _tables() -> dict[str, Table]:
-    everyone = tuple(range(1, SEEDS + 1))
-    tables = [
-        Table(name=name, title=f"{title}, validation images", population="paper", rows=rows, seeds=(TUNING_SEED,))
-        for name, title, rows in (
-            ("tuning-features", "Choice of settings: scattering features", _tuning(_TRIED_FEATURES)),
-            ("tuning-cnn", "Choice of settings: the preset's CNN", _tuning(_TRIED_CNN)),
-            (
-                "tuning-features-fedavg",
-                "Choice of fedavg's settings: scattering features",
-                _tuning(_TRIED_FEATURES_FEDAVG, "fedavg"),
-            ),
-            (
-                "tuning-cnn-fedavg",
-                "Choice of fedavg's settings: the preset's CNN",
-                _tuning(_TRIED_CNN_FEDAVG, "fedavg"),
-            ),
-        )
-    ]
-    tables += [
-        Table(
-            name="features",
-            title="A model of our choice: scattering features, linear head",
-            population="paper",
-            rows=_ablation(*_FEATURES_ROWS),
-            seeds=everyone,
-        ),
-        Table(
-            name="cnn",
-            title="The preset's own CNN",
-            population="paper",
-            rows={**_ablation(*_CNN_ROWS), "ours as first chosen": _one(_EARLIER_CNN)},
-            seeds=everyone,
-        ),
-    ]
+def _fmnist() -> Iterator[Table]:
+    features, cnn = "scattering features", "the preset's CNN"
+    yield _choice("features", features, _TRIED_FEATURES, FEATURES)
+    yield _choice("cnn", cnn, _TRIED_CNN, CNN)
+    yield _choice("features-fedavg", features, _TRIED_FEATURES_FEDAVG, FEATURES_FEDAVG, method="fedavg")
+    yield _choice("cnn-fedavg", cnn, _TRIED_CNN_FEDAVG, CNN_FEDAVG, method="fedavg")
+    yield Table(
+        name="features",
+        title="A model of our choice: scattering features, linear head",
+        population="paper",
+        rows=_ablation(*_FEATURES_ROWS),
+        seeds=_EVERYONE,
+    )
+    yield Table(
+        name="cnn",
+        title="The preset's own CNN",
+        population="paper",
+        rows={**_ablation(*_CNN_ROWS), "ours as first chosen": _one(_EARLIER_CNN)},
+        seeds=_EVERYONE,
+    )
     for population in ("half", "strict", "dirichlet", "tied"):
         rule = _fairness if population == "tied" else _compared
-        for name, words, recipes in (
-            ("features", "Scattering features", _FEATURES_ROWS),
-            ("cnn", "The preset's CNN", _CNN_ROWS),
-        ):
-            title = f"{words}: {POPULATIONS[population][0]}"
-            rows = rule(*recipes)
-            tables.append(
-                Table(name=f"{name}-{population}", title=title, population=population, rows=rows, seeds=everyone)
+        for name, words, recipes in (("features", features, _FEATURES_ROWS), ("cnn", cnn, _CNN_ROWS)):
+            yield Table(
+                name=f"{name}-{population}",
+                title=f"{words[0].upper()}{words[1:]}: {POPULATIONS[population][0]}",
+                population=population,
+                rows=rule(*recipes),
+                seeds=_EVERYONE,
             )
+
+
+def _others() -> Iterator[Table]:
     for dataset, recipe in OTHERS.items():
-        title = _TITLES[dataset]
-        tables += [
-            Table(
-                name=f"tuning-{dataset}",
-                title=f"Choice of settings: {title}, held-out training examples",
-                population="fewer" if dataset == "shakespeare" else "paper",
-                rows=_tuning(_TRIED_OTHERS[dataset]),
-                seeds=(TUNING_SEED,),
-                datasets=(dataset,),
-            ),
-            Table(
-                name=dataset,
-                title=f"A model of our choice: {title}",
-                population="paper",
-                rows=_elsewhere(recipe),
-                seeds=everyone[:3],
-                datasets=(dataset,),
-            ),
-        ]
-    return {table.name: table for table in tables}
+        yield _choice(dataset, _TITLES[dataset], _TRIED_OTHERS[dataset], recipe, dataset=dataset)
+        yield Table(
+            name=dataset,
+            title=f"A model of our choice: {_TITLES[dataset]}",
+            population="paper",
+            rows=_elsewhere(recipe, recipe.plain),
+            seeds=_EVERYONE[:3],
+            datasets=(dataset,),
+        )
+    for dataset, (recipe, *_) in OWN.items():
+        preset = dataclasses.replace(recipe.plain, clip_norm=load_task(dataset).settings.clip_norm)
+        yield Table(
+            name=f"{dataset}-own",
+            title=f"The preset's own model, reduced: {_TITLES[dataset].split(',', maxsplit=1)[0]}",
+            population="reduced",
+            rows=_elsewhere(recipe, preset),
+            seeds=_EVERYONE[:1],
+            datasets=(dataset,),
+        )
 
 
-TABLES: Mapping[str, Table] = _tables()
+TABLES: Mapping[str, Table] = {table.name: table for table in (*_fmnist(), *_others())}
+TUNING = tuple(table.name for table in TABLES.values() if table.chosen)
 
 
 def table_of(name: str) -> Table:
