@@ -10,10 +10,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from results_page import markdown_table
 from scipy import stats
 
+from gdpfed.errors import MissingExtraError
 from gdpfed.results.beyond import (
     OWN_SETTINGS,
     PAPER,
@@ -26,9 +28,13 @@ from gdpfed.results.beyond import (
     cells_of_table,
 )
 from gdpfed.results.paper import paper_tables
+from gdpfed.results.plots import paper_style, save_figure
 from gdpfed.results.records import CellRecord, config_of, differences, load_records
 
-__all__ = ["beyond_page"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["beyond_page", "draw_beyond"]
 
 _CONFIDENCE = 0.95
 # The tables of the headline, in words.
@@ -52,6 +58,8 @@ _HELD_AGAINST = {
     SAME_CLIP: "itself with next to no noise",
     OWN_SETTINGS: "fedavg with settings chosen for it",
 }
+_OURS, _PRIVATE, _NOT_PRIVATE = "#0072b2", "#555555", "#d55e00"
+_WITHOUT = (SAME_SERVER, OWN_SETTINGS, SAME_CLIP, "fedavg, plain server")
 # What issue and page ask of the two models on FMNIST: so far ahead of gdpfed+, at most so far behind no privacy.
 _AHEAD, _BEHIND = 3.0, 1.0
 
@@ -240,20 +248,66 @@ def _note(notes: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").strip() + "\n\n" if path.is_file() else ""
 
 
-def beyond_page(folder: Path, notes: Path) -> str:
-    """The whole page."""
+def _all_found(folder: Path) -> dict[tuple[str, str], dict[str, CellRecord]]:
+    """The rows that have records, of each table and data set."""
     # Some rows are the paper's own cells, whose runs have records of their own.
     records = [*load_records(folder), *load_records(folder.parent)]
+    return {
+        (table.name, dataset): _found(table, dataset, records)
+        for table in TABLES.values()
+        for dataset in table.datasets
+    }
+
+
+def draw_beyond(folder: Path, images: Path) -> Path | None:
+    """Every row of the two ablations, a dot for each seed; nothing without records or where Matplotlib is missing."""
+    tables = _all_found(folder)
+    shown = {name: tables[name, "fmnist"] for name in ("cnn", "features") if tables[name, "fmnist"]}
+    try:
+        return save_figure(_picture(shown), images / "beyond.png") if shown else None
+    except MissingExtraError:
+        return None
+
+
+def _picture(shown: Mapping[str, Mapping[str, CellRecord]]) -> "Figure":
+    with paper_style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.4, 1.0 + 0.24 * sum(map(len, shown.values()))), layout="constrained")
+        figure.text(
+            0.995, 0.998, "simulation: not a private release", ha="right", va="top", fontsize=6, color="#777777"
+        )
+        axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=[len(found) for found in shown.values()])
+        for axis, (name, found) in zip(axes[:, 0], shown.items(), strict=True):
+            rows = sorted(found.items(), key=lambda entry: statistics.fmean(run.accuracy for run in entry[1].runs))
+            printed = paper_tables()["main_accuracy"]["p-fedavg"]["fmnist"]["mean"]
+            axis.axvline(printed, color="#888888", linewidth=1, linestyle="--", label="the paper, no privacy")
+            for place, (label, record) in enumerate(rows):
+                accuracies = [run.accuracy for run in record.runs]
+                colour = _OURS if label == "ours" else _NOT_PRIVATE if label in _WITHOUT else _PRIVATE
+                axis.plot(accuracies, [place] * len(accuracies), "o", color=colour, markersize=3.5, alpha=0.5)
+                axis.plot([statistics.fmean(accuracies)], [place], "|", color=colour, markersize=13, markeredgewidth=2)
+            axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8)
+            for text in axis.get_yticklabels():
+                text.set_fontweight("bold" if text.get_text() == "ours" else "normal")
+            axis.set_ylim(-0.7, len(rows) - 0.3)
+            axis.set_title(_HEADLINE[name], loc="left", fontsize=10)
+            axis.grid(visible=False, axis="y")
+        for colour, words in ((_OURS, "ours"), (_PRIVATE, "private"), (_NOT_PRIVATE, "not private, or nearly so")):
+            axes[0, 0].plot([], [], "o", color=colour, markersize=3.5, label=words)
+        axes[0, 0].legend(frameon=False, fontsize=8, loc="lower right")
+        figure.supxlabel("test accuracy (%): a dot for each seed, a bar for the mean", fontsize=9)
+        return figure
+
+
+def beyond_page(folder: Path, notes: Path) -> str:
+    """The whole page."""
     for path in sorted(notes.glob("*.md")):
         if path.stem not in {"headline", "top", "defaults", "ideas", *TABLES}:
             raise SystemExit(
                 f"{path} explains nothing on the page: expected headline.md, top.md, defaults.md, ideas.md or TABLE.md"
             )
-    tables = {
-        (table.name, dataset): _found(table, dataset, records)
-        for table in TABLES.values()
-        for dataset in table.datasets
-    }
+    tables = _all_found(folder)
     first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
     text = (
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
@@ -263,7 +317,9 @@ def beyond_page(folder: Path, notes: Path) -> str:
         "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by the "
         "accountant that the row names (PLD unless it says RDP).\n\n"
     )
-    text += f"{_headline(first)}\n{_note(notes, 'headline')}{_asked(first)}\n{_note(notes, 'top')}"
+    text += f"{_headline(first)}\n{_note(notes, 'headline')}"
+    text += "![Every row of the two ablations](img/beyond.png)\n\n"
+    text += f"{_asked(first)}\n{_note(notes, 'top')}"
     text += f"## What the recommended defaults rest on\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
     for (name, dataset), found in tables.items():
         table = TABLES[name]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from beyond_page import beyond_page
+from beyond_page import beyond_page, draw_beyond
 from results_page import draw_pictures, markdown_table, results_page
 
 from gdpfed.cli.show import rounded_up
@@ -428,6 +428,7 @@ def main() -> int:
             path.write_text(content, encoding="utf-8")
     if "--check" not in sys.argv:
         draw_pictures(RECORDS, DOCS / "img")
+        draw_beyond(RECORDS / "beyond", DOCS / "img")
     if stale:
         sys.stderr.write(f"not what would be written: {', '.join(stale)}; run: make docs\n")
     return 1 if stale else 0

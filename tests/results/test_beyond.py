@@ -179,6 +179,15 @@ def test_page_pairs_by_seed(page: ModuleType, tmp_path: Path) -> None:
     assert "Not run." in text
 
 
+def test_picture_shows_what_was_run(page: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "beyond"
+    assert page.draw_beyond(folder, tmp_path) is None
+    save_records(made_up("features", {"ours": [84.0], PAPER: [80.0, 81.0]}), folder)
+    drawn = page.draw_beyond(folder, tmp_path)
+    assert drawn.name == "beyond.png"
+    assert drawn.stat().st_size > 10_000
+
+
 def test_page_is_made_of_what_is_committed(page: ModuleType) -> None:
     """Everything below `reproduce/results` is a record, and the ideas that did not help are on the page."""
     text = page.beyond_page(ROOT / "reproduce" / "results" / "beyond", ROOT / "reproduce" / "notes" / "beyond")
