@@ -83,7 +83,7 @@ _PLAIN_CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=1.5)
 # What was chosen before smaller clip norms were tried.
 _EARLIER_CNN = Recipe(model="cnn2", learning_rate=0.1, clip_norm=0.7, server_learning_rate=3.0, averaging=0.85)
 # FedAvg does not clip: the clip norm is the preset's, and nothing uses it.
-CNN_FEDAVG = dataclasses.replace(_PLAIN_CNN, server_learning_rate=1.5, averaging=0.85)
+CNN_FEDAVG = dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5, averaging=0.85)
 FEATURES_FEDAVG = dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5)
 # Ours, the paper's and fedavg's, in the order of `_compared`.
 _CNN_ROWS = (CNN, _PLAIN_CNN, CNN_FEDAVG)
