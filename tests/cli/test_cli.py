@@ -50,6 +50,20 @@ def test_no_heavy_import(statement: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
+def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that says what is the default says it: `--objective` keeps it."""
+    path = tmp_path / "task.toml"
+    text = 'budgets = "300@0.5,300@3"\nnum_rounds = 10\nparticipation = 0.05\n'
+    path.write_text(text)
+    _, out, _ = call(capsys, "plan", str(path), "--objective", "--json")
+    assert json.loads(out)["server_learning_rate"] == 3
+    path.write_text(f"{text}server_learning_rate = 1.0\n")
+    _, out, _ = call(capsys, "plan", str(path), "--objective", "--json")
+    content = json.loads(out)
+    assert content["server_learning_rate"] == 1
+    assert content["averaging"] > 0
+
+
 def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("plan", "300@0.5,300@3", "--rounds", "10", "--participation", "0.05", "--objective")
     code, out, _ = call(capsys, *asked, "--model-size", "5000")

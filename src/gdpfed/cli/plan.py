@@ -113,7 +113,7 @@ def of(
         raise InputError("--objective chooses the method: leave --method out")
     with without_cache() if no_cache else nullcontext():
         given = {"server_learning_rate": server_learning_rate, "averaging": averaging}
-        stated = [name for name, value in given.items() if value is not None]
+        stated = task.stated.union(name for name, value in given.items() if value is not None)
         found = recommend(task.budgets, settings, num_params=model_size, stated=stated) if objective else None
         plan = make_plan(task.budgets, settings) if found is None else found.best.plan
     if out is not None:

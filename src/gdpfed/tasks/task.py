@@ -84,7 +84,8 @@ class TrainingSettings:
 class Task:
     """Budgets, the settings to plan them with, and what to train.
 
-    ``budgets_source`` is where the budgets came from: a compact text, or the path of a file.
+    ``budgets_source`` is where the budgets came from: a compact text, or the path of a file. ``stated`` names the
+    settings that the file gives, also where it gives what would have been taken without it.
     """
 
     title: str
@@ -92,6 +93,7 @@ class Task:
     budgets_source: str
     settings: PlanSettings
     training: TrainingSettings = TrainingSettings()
+    stated: frozenset[str] = frozenset()
 
 
 def load_task(source: str) -> Task:
@@ -132,6 +134,7 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
         budgets_source=budgets if compact else str(folder / budgets),
         settings=from_mapping(PlanSettings, content, source=source),
         training=from_mapping(TrainingSettings, training, source=f"{source}, [training]"),
+        stated=frozenset(content),
     )
 
 
