@@ -31,8 +31,8 @@ from gdpfed.privacy.budgets import Budgets
 
 __all__ = ["AVERAGING", "SERVER_STEP", "Candidate", "Recommendation", "recommend"]
 
-# What fixed features did best with on validation images, at a clip norm of 0.15 (docs/beyond.md). The CNN there did best
-# with 4.5 and 0.85 at 0.35; up to a clip norm of 0.7 a step of 3 was good, at larger ones smaller steps were.
+# What fixed features did best with on validation images, at a clip norm of 0.15 (docs/beyond.md). The CNN there did
+# best with 4.5 and 0.85 at 0.35; up to a clip norm of 0.7 a step of 3 was good, at larger ones smaller steps were.
 SERVER_STEP = 3.0
 AVERAGING = 0.8
 _LARGEST_CLIP = 0.7
