@@ -26,7 +26,7 @@ _HOME = {
     "make_plan": "gdpfed.planning.methods",
     "Group": "gdpfed.planning.plan",
     "Plan": "gdpfed.planning.plan",
-    "assign": "gdpfed.planning.plan",
+    "assign": "gdpfed.planning.members",
     "load_plan": "gdpfed.planning.plan_file",
     "plan_hash": "gdpfed.planning.plan_file",
     "save_plan": "gdpfed.planning.plan_file",
@@ -74,8 +74,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from gdpfed.errors import GdpfedError, InputError, PrivacyError
+    from gdpfed.planning.members import assign
     from gdpfed.planning.methods import METHODS, make_plan
-    from gdpfed.planning.plan import Group, Plan, assign
+    from gdpfed.planning.plan import Group, Plan
     from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
     from gdpfed.planning.settings import PlanSettings
     from gdpfed.privacy.accountant import SampledGaussian, epsilon_of

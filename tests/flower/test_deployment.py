@@ -18,7 +18,7 @@ from gdpfed.flower.transport import packet_in
 from gdpfed.flower.wire import unpack
 from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.verify import verify_ledger
-from gdpfed.planning.plan import assign
+from gdpfed.planning.members import assign
 from gdpfed.results.report_load import load_report
 from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import simulate

@@ -11,8 +11,9 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 from dp_accounting.pld import PLDAccountant
 
 from gdpfed.ledger.ledger import Ledger, publish
+from gdpfed.planning.members import assign
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, parse_compact
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.planning.members import assign, check_budgets
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.plan import Plan, assign, check_budgets, guaranteed
+from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy import cache
@@ -178,13 +179,6 @@ def test_odd_claims_are_refused(small: Small, field: str, value: float) -> None:
         changed(make_plan(*small), 0, **{field: value}).verify()
 
 
-def test_check_budgets_looks_at_delta(small: Small) -> None:
-    plan = make_plan(small[0], dataclasses.replace(small[1], delta=1e-3))
-    check_budgets(plan, small[0], default_delta=1e-3)
-    with pytest.raises(PrivacyError, match=r"has delta=0\.001"):
-        check_budgets(plan, small[0], default_delta=1e-4)
-
-
 def test_noise_figures() -> None:
     """By hand: one group's comparable noise is C^2 sigma^2, and pooling leaves 1 / signal-to-noise^2 of it."""
     budgets = parse_compact("100@1,100@4")
@@ -196,31 +190,6 @@ def test_noise_figures() -> None:
         plan = make_plan(budgets, dataclasses.replace(settings, method=method))
         expected = (settings.clip_norm * plan.expected_cohort / plan.signal_to_noise) ** 2
         assert plan.noise_at_equal_step == pytest.approx(expected), method
-
-
-def test_assign_follows_the_budgets(small: Small) -> None:
-    budgets, settings = small
-    plan = make_plan(budgets, settings)
-    assert np.bincount(assign(plan, budgets)).tolist() == [60, 90, 50]
-    with pytest.raises(PrivacyError, match="less than every group"):
-        assign(plan, parse_compact("1@0.9,59@1,90@2,50@6"))
-    with pytest.raises(PrivacyError, match="was planned for 60 clients, these budgets put 61"):
-        assign(plan, parse_compact("61@1,90@2,50@6"))
-    strict_delta = Budgets(epsilons=budgets.epsilons, deltas=np.r_[1e-9, np.full(199, math.nan)])
-    with pytest.raises(PrivacyError, match="more than client '0' allows"):
-        assign(plan, strict_delta)
-
-
-def test_assign_by_given_groups() -> None:
-    budgets = Budgets(epsilons=np.array([5.0, 1, 2, 1]), deltas=np.full(4, math.nan), groups=("a", "b", "b", "a"))
-    plan = make_plan(
-        budgets, PlanSettings(method="gdpfed", groups="given", num_rounds=2, participation=0.5, delta=1e-3)
-    )
-    assert [plan.groups[place].name for place in assign(plan, budgets)] == ["a", "b", "b", "a"]
-    with pytest.raises(InputError, match="column 'group'"):
-        assign(plan, parse_compact("4@1"))
-    with pytest.raises(InputError, match="no group 'c'"):
-        assign(plan, dataclasses.replace(budgets, groups=("a", "b", "c", "a")))
 
 
 def test_own_deltas_are_kept() -> None:

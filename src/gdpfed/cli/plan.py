@@ -13,8 +13,9 @@ from gdpfed.cli import options
 from gdpfed.cli.recommendation import print_recommendation, recommendation_as_json
 from gdpfed.cli.show import console, print_comparison, print_json, print_plan
 from gdpfed.errors import InputError
+from gdpfed.planning.members import assign, check_budgets
 from gdpfed.planning.methods import check_method, make_plan
-from gdpfed.planning.plan import Plan, assign, check_budgets
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
 from gdpfed.planning.recommend import recommend
 from gdpfed.privacy.budgets import Budgets

@@ -48,7 +48,7 @@ from gdpfed.flower.wire import pack
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.journal import sync_folder
 from gdpfed.ledger.ledger import Charge, Ledger, publish
-from gdpfed.planning.plan import assign
+from gdpfed.planning.members import assign
 from gdpfed.planning.plan_file import plan_hash, plan_to_toml
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.runs.folder import RunFolder, create_run, open_run

@@ -37,7 +37,8 @@ from gdpfed.flower.enrolment import Announcement, Enrolment, announce, enrolment
 from gdpfed.flower.settings import DeploymentSettings, settings_from_toml, settings_to_toml
 from gdpfed.ledger.journal import private_opener, sync_folder
 from gdpfed.ledger.ledger import Ledger
-from gdpfed.planning.plan import Plan, check_budgets
+from gdpfed.planning.members import check_budgets
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, save_plan
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon

@@ -36,7 +36,8 @@ from gdpfed.flower.spend import JoinedRun, Spend
 from gdpfed.flower.terms import Terms
 from gdpfed.flower.test_mode import check_test_mode, randomness_for
 from gdpfed.flower.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
-from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.members import assign
+from gdpfed.planning.plan import Plan
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.primitives import signing_public

@@ -26,9 +26,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning import weights as weighting
 from gdpfed.planning.sparsity import noise_energy_kept
@@ -44,11 +41,10 @@ from gdpfed.privacy.accountant import (
     epsilon_of,
 )
 from gdpfed.privacy.adversaries import LinkedSum, ServerView, person_epsilon, server_view
-from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
 
-__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "assign", "check_budgets", "guaranteed"]
+__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "guaranteed"]
 
 Release = Literal["per-group", "pooled"]
 RELEASES: tuple[Release, ...] = get_args(Release)
@@ -468,76 +464,3 @@ def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:
             noise_multipliers=tuple(itertools.chain.from_iterable(linked.noise_multipliers for linked in separate)),
         )
     ]
-
-
-def check_budgets(plan: Plan, budgets: Budgets, *, default_delta: float) -> None:
-    """Raises PrivacyError unless the plan keeps every client's budget; ``default_delta`` is for clients without their
-    own."""
-    if not plan.is_private:
-        raise PrivacyError(f"{plan.method} has no privacy: it keeps nobody's budget")
-    place = assign(plan, budgets)
-    deltas = np.array([group.delta for group in plan.groups])
-    over = deltas[place] > budgets.deltas_or(default_delta)
-    if over.any():
-        first = int(np.argmax(over))
-        group = plan.groups[place[first]]
-        raise PrivacyError(
-            f"{group.name!r} has delta={group.delta:.3g}, more than the {budgets.deltas_or(default_delta)[first]:.3g} "
-            f"of client "
-            f"{budgets.label(first)!r}: state the delta that was agreed on, or make the plan again"
-        )
-
-
-def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
-    """Each client's group under a plan; raises PrivacyError if a private plan exceeds some client's epsilon or own
-    delta."""
-    if plan.grouping == "given":
-        if budgets.groups is None:
-            raise InputError(
-                "the plan's groups were given by a column 'group', which these budgets lack: use the same file"
-            )
-        names = {group.name: place for place, group in enumerate(plan.groups)}
-        unknown = sorted(set(budgets.groups) - set(names))
-        if unknown:
-            raise InputError(f"the plan has no group {unknown[0]!r}: make the plan again for these budgets")
-        place = np.array([names[name] for name in budgets.groups], dtype=np.int64)
-    else:
-        order = np.argsort([group.epsilon for group in plan.groups], kind="stable")
-        edges = np.array([plan.groups[index].epsilon for index in order])
-        position = (
-            np.searchsorted(edges, budgets.epsilons, side="right") - 1
-            if plan.is_private
-            else np.zeros(len(budgets), int)
-        )
-        if (position < 0).any():
-            strict = int(np.argmin(budgets.epsilons))
-            raise PrivacyError(
-                f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, less than every group "
-                f"of the plan: "
-                f"make the plan again for these budgets"
-            )
-        place = order[position].astype(np.int64)
-    if plan.is_private:
-        _check_members(plan, budgets, place)
-    return place
-
-
-def _check_members(plan: Plan, budgets: Budgets, place: NDArray[np.int64]) -> None:
-    epsilons = np.array([group.epsilon for group in plan.groups])
-    deltas = np.array([group.delta for group in plan.groups])
-    over = (epsilons[place] > budgets.epsilons) | (deltas[place] > budgets.deltas_or(np.inf))
-    if over.any():
-        first = int(np.argmax(over))
-        group = plan.groups[place[first]]
-        raise PrivacyError(
-            f"{group.name!r} spends up to ({group.epsilon:g}, {group.delta:.3g}), more than client "
-            f"{budgets.label(first)!r} allows: "
-            f"make the plan again for these budgets"
-        )
-    sizes = np.bincount(place, minlength=len(plan.groups))
-    for group, size in zip(plan.groups, sizes, strict=True):
-        if size != group.num_clients:
-            raise PrivacyError(
-                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the "
-                f"plan again"
-            )

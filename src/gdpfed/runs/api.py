@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
+from gdpfed.planning.members import assign
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.simulate import Simulation

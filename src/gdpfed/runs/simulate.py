@@ -25,7 +25,8 @@ from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.ledger import Ledger
-from gdpfed.planning.plan import Plan, assign
+from gdpfed.planning.members import assign
+from gdpfed.planning.plan import Plan
 from gdpfed.privacy.accountant import epsilon_bound
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.folder import RunFolder
