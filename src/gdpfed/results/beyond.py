@@ -94,7 +94,7 @@ OTHERS: Mapping[str, Recipe] = {
         model="scattering-linear", learning_rate=0.02, clip_norm=0.15, server_learning_rate=3.0, averaging=0.9
     ),
     "cifar10": Recipe(
-        model="scattering-linear", learning_rate=0.02, clip_norm=0.1, server_learning_rate=2.0, averaging=0.95
+        model="scattering-linear", learning_rate=0.02, clip_norm=0.1, server_learning_rate=1.0, averaging=0.95
     ),
     "shakespeare": Recipe(
         model="char-linear", width=3, learning_rate=0.1, clip_norm=2.0, server_learning_rate=2.0, averaging=0.9
