@@ -128,7 +128,7 @@ def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={"PY": sys.executable, "PATH": "/usr/bin:/bin", "GDPFED_CACHE": "off", "HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
