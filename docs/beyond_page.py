@@ -47,9 +47,11 @@ _HEADLINE = {
     "svhn": "SVHN, scattering features",
     "cifar10": "CIFAR-10, scattering features",
     "shakespeare": "Shakespeare, last characters",
-    "svhn-own": "SVHN, the preset's CNN, reduced",
-    "cifar10-own": "CIFAR-10, the preset's ResNet, reduced",
-    "shakespeare-own": "Shakespeare, the preset's LSTM, reduced",
+}
+_REDUCED = {
+    "svhn-own": "SVHN, the preset's CNN",
+    "cifar10-own": "CIFAR-10, the preset's ResNet",
+    "shakespeare-own": "Shakespeare, the preset's LSTM",
 }
 # What ours is held against after each table, in words.
 _HELD_AGAINST = {
@@ -62,6 +64,7 @@ _HELD_AGAINST = {
 }
 _OURS, _PRIVATE, _NOT_PRIVATE = "#0072b2", "#555555", "#d55e00"
 _WITHOUT = (SAME_SERVER, OWN_SETTINGS, SAME_CLIP, PLAIN_SERVER)
+_NOTES = ("headline", "reduced", "top", "defaults", "ideas")
 # What issue and page ask of the two models on FMNIST: so far ahead of gdpfed+, at most so far behind no privacy.
 _AHEAD, _BEHIND = 3.0, 1.0
 
@@ -162,27 +165,43 @@ def _rows(table: Table, found: Mapping[str, CellRecord]) -> str:
     return text
 
 
+def _means(name: str, found: Mapping[str, CellRecord], rows: Sequence[str]) -> list[str]:
+    """Ours first, and bold; empty where a table has no such row."""
+    cells = [(_mean(found[row]) if row in found else "not run") if row in TABLES[name].rows else "" for row in rows]
+    return [f"**{cells[0]}**", *cells[1:]]
+
+
+def _seeds(found: Mapping[str, CellRecord]) -> str:
+    return str(len(found["ours"].runs)) if "ours" in found else ""
+
+
 def _headline(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     """Ours, gdpfed+, no privacy and the paper's figures, for each data set and model."""
     printed = paper_tables()["main_accuracy"]
     rows = []
     for name, words in _HEADLINE.items():
         found, (dataset, *_) = tables[name], TABLES[name].datasets
-        cells = [
-            (_mean(found[row]) if row in found else "not run") if row in TABLES[name].rows else ""
-            for row in ("ours", PAPER, PAPER_TUNED, SAME_SERVER, OWN_SETTINGS, PLAIN_SERVER)
-        ]
         theirs = [f"{printed[method][dataset]['mean']:.2f}" for method in ("gdpfed+", "p-fedavg")]
-        if TABLES[name].population == "reduced":
-            theirs = ["", ""]
         if "half" in name:
             theirs[0] = f"{paper_tables()['privacy_budget_scale'][dataset]['gdpfed+'][0][0]:.2f}"
-        seeds = str(len(found["ours"].runs)) if "ours" in found else ""
-        rows.append([words, f"**{cells[0]}**", *cells[1:], *theirs, seeds])
+        cells = _means(name, found, ("ours", PAPER, PAPER_TUNED, SAME_SERVER, OWN_SETTINGS))
+        rows.append([words, *cells, *theirs, _seeds(found)])
     head = (
         "", "ours", "gdpfed+", "gdpfed+, our clip and server", "fedavg, same server", "fedavg, its own settings",
-        "fedavg, plain server", "paper: gdpfed+", "paper: no privacy", "seeds",
+        "paper: gdpfed+", "paper: no privacy", "seeds",
     )  # fmt: skip
+    return markdown_table(head, rows)
+
+
+def _reduced(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
+    """The other data sets' own models, which the machine can train only in part."""
+    rows = []
+    for name, words in _REDUCED.items():
+        settings = cells_of_table(TABLES[name], TABLES[name].datasets[0])[0].task.settings
+        size = f"{settings.num_rounds} rounds, {100 * settings.participation:g} % a round"
+        cells = _means(name, tables[name], ("ours", PAPER, PAPER_TUNED, PLAIN_SERVER))
+        rows.append([words, size, *cells, _seeds(tables[name])])
+    head = ("", "reduced to", "ours", "gdpfed+", "gdpfed+, our clip and server", "fedavg, plain server", "seeds")
     return markdown_table(head, rows)
 
 
@@ -305,12 +324,10 @@ def _picture(shown: Mapping[str, Mapping[str, CellRecord]]) -> "Figure":
 def beyond_page(folder: Path, notes: Path) -> str:
     """The whole page."""
     for path in sorted(notes.glob("*.md")):
-        if path.stem not in {"headline", "top", "defaults", "ideas", *TABLES}:
-            raise SystemExit(
-                f"{path} explains nothing on the page: expected headline.md, top.md, defaults.md, ideas.md or TABLE.md"
-            )
+        if path.stem not in {*_NOTES, *TABLES}:
+            raise SystemExit(f"{path} explains nothing on the page: expected TABLE.md or one of {', '.join(_NOTES)}")
     tables = _all_found(folder)
-    first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
+    first = {name: tables[name, TABLES[name].datasets[0]] for name in (*_HEADLINE, *_REDUCED)}
     text = (
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
         "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes; no number of a table is typed in, "
@@ -319,7 +336,7 @@ def beyond_page(folder: Path, notes: Path) -> str:
         "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by the "
         "accountant that the row names (PLD unless it says RDP).\n\n"
     )
-    text += f"{_headline(first)}\n{_note(notes, 'headline')}"
+    text += f"{_headline(first)}\n{_note(notes, 'headline')}{_reduced(first)}\n{_note(notes, 'reduced')}"
     text += "![Every row of the two ablations](img/beyond.png)\n\n"
     text += f"{_asked(first)}\n{_note(notes, 'top')}"
     text += f"## What the recommended defaults rest on\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
