@@ -55,10 +55,11 @@ def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFix
     path = tmp_path / "task.toml"
     text = 'budgets = "300@0.5,300@3"\nnum_rounds = 10\nparticipation = 0.05\n'
     path.write_text(text)
-    _, out, _ = call(capsys, "plan", str(path), "--objective", "--json")
+    asked = ("plan", str(path), "--objective", "--model-size", "100", "--json")
+    _, out, _ = call(capsys, *asked)
     assert json.loads(out)["server_learning_rate"] == 3
     path.write_text(f"{text}server_learning_rate = 1.0\n")
-    _, out, _ = call(capsys, "plan", str(path), "--objective", "--json")
+    _, out, _ = call(capsys, *asked)
     content = json.loads(out)
     assert content["server_learning_rate"] == 1
     assert content["averaging"] > 0
@@ -70,6 +71,7 @@ def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "5,000 parameters" in out
     assert "the same plan by name: --method pooled" in out
+    asked += ("--model-size", "100")
     code, out, _ = call(capsys, *asked, "--json")
     content = json.loads(out)
     advice = content["recommendation"]

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.planning.recommend import AVERAGING, SERVER_STEP, Recommendation, recommend
+from gdpfed.planning.recommend import CLEAR, NOISY, Recommendation, recommend
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.budgets import parse_compact
@@ -44,17 +44,17 @@ def test_top_k_is_counted_in_its_favour(found: Recommendation) -> None:
 @pytest.mark.parametrize(
     ("changes", "stated", "expected"),
     [
-        ({}, (), (SERVER_STEP, AVERAGING)),
-        ({}, ("server_learning_rate",), (1.0, AVERAGING)),
+        ({}, (), CLEAR),
+        ({}, ("server_learning_rate",), (1.0, CLEAR[1])),
         ({}, ("server_learning_rate", "averaging"), (1.0, 0.0)),
-        ({"averaging": 0.5}, (), (SERVER_STEP, 0.5)),
+        ({"averaging": 0.5}, (), (CLEAR[0], 0.5)),
     ],
 )
 def test_what_is_stated_is_kept(
     changes: dict[str, float], stated: tuple[str, ...], expected: tuple[float, float]
 ) -> None:
     settings = dataclasses.replace(SETTINGS, num_rounds=5, **changes)  # type: ignore[arg-type]  # numbers by name
-    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=1000, stated=stated)
+    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100, stated=stated)
     assert (advice.best.plan.server_learning_rate, advice.best.plan.averaging) == expected
 
 
@@ -80,8 +80,21 @@ def test_predictions_follow_from_the_plan(found: Recommendation) -> None:
         recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=0)
 
 
+@pytest.mark.parametrize(("share", "expected"), [(1.01, CLEAR), (0.99, NOISY)])
+def test_little_signal_asks_for_a_small_step(
+    found: Recommendation, share: float, expected: tuple[float, float]
+) -> None:
+    """A model of just so many parameters that a round's signal is half as long as its noise, and one a bit larger."""
+    num_params = round((found.best.signal_to_noise / (0.5 * share)) ** 2)
+    advice = recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=num_params)
+    plan = advice.best.plan
+    assert (plan.server_learning_rate, plan.averaging) == expected
+    assert (advice.settings.server_learning_rate, advice.settings.averaging) == expected
+    assert plan.signal_to_noise == pytest.approx(found.best.plan.signal_to_noise)
+
+
 @pytest.mark.parametrize(("clip_norm", "is_warned"), [(0.7, False), (1.5, True)])
 def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bool) -> None:
     settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)
-    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=1000)
+    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100)
     assert any("smaller clip norm" in reason for reason in advice.reasons) is is_warned
