@@ -343,7 +343,21 @@ _TRIED_OTHERS: Mapping[str, Sequence[Recipe]] = {
     ),
     "shakespeare": [
         *_tried(OTHERS["shakespeare"], (0.1, 1, 2, 0.9), (0.1, 2, 2, 0.9), (0.1, 4, 2, 0.9), width=2),
-        *_tried(OTHERS["shakespeare"], (0.1, 1, 2, 0.9), (0.1, 2, 2, 0.9)),
+        *_tried(
+            OTHERS["shakespeare"],
+            (0.1, 1, 2, 0.9),
+            (0.1, 2, 2, 0.9),
+            (0.1, 1, 4, 0.9),
+            (0.1, 2, 1, 0.9),
+            (0.1, 2, 3, 0.9),
+            (0.1, 2, 2, 0.8),
+            (0.1, 2, 2, 0.95),
+            (0.1, 3, 2, 0.9),
+            (0.3, 2, 2, 0.9),
+            width=3,
+        ),
+        *_tried(OTHERS["shakespeare"], (0.1, 2, 2, 0.9), (0.1, 2, 3, 0.9), width=4),
+        *_tried(OTHERS["shakespeare"], (0.1, 2, 2, 0.9), (0.1, 2, 3, 0.9), width=5),
     ],
 }
 
