@@ -53,11 +53,11 @@ def test_no_heavy_import(statement: str) -> None:
 def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that says what is the default says it: `--objective` keeps it."""
     path = tmp_path / "task.toml"
-    text = 'budgets = "300@0.5,300@3"\nnum_rounds = 10\nparticipation = 0.05\n'
+    text = 'budgets = "300@0.5,300@3"\nnum_rounds = 20\nparticipation = 0.05\n'
     path.write_text(text)
     asked = ("plan", str(path), "--objective", "--model-size", "100", "--json")
     _, out, _ = call(capsys, *asked)
-    assert json.loads(out)["server_learning_rate"] == 3
+    assert json.loads(out)["server_learning_rate"] == 4.5
     path.write_text(f"{text}server_learning_rate = 1.0\n")
     _, out, _ = call(capsys, *asked)
     content = json.loads(out)
@@ -77,7 +77,7 @@ def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     advice = content["recommendation"]
     assert content["method"] == "pooled"
     assert advice["recommended"]["signal_to_noise"] == content["signal_to_noise"]
-    assert content["server_learning_rate"] == 3
+    assert content["server_learning_rate"] == 4.5
     code, out, _ = call(capsys, *asked, "--server-learning-rate", "1", "--json")
     assert json.loads(out)["server_learning_rate"] == 1
     code, _, err = call(capsys, *asked, "--method", "gdpfed")

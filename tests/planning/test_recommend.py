@@ -6,10 +6,11 @@ import math
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.planning.recommend import CLEAR, NOISY, Recommendation, recommend
+from gdpfed.planning.recommend import Recommendation, recommend, server_settings
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.budgets import parse_compact
+from gdpfed.tasks.task import load_task
 
 SETTINGS = PlanSettings(num_rounds=20, participation=0.05)
 
@@ -44,18 +45,41 @@ def test_top_k_is_counted_in_its_favour(found: Recommendation) -> None:
 @pytest.mark.parametrize(
     ("changes", "stated", "expected"),
     [
-        ({}, (), CLEAR),
-        ({}, ("server_learning_rate",), (1.0, CLEAR[1])),
+        ({}, (), (4.5, 0.5)),
+        ({}, ("server_learning_rate",), (1.0, 0.5)),
         ({}, ("server_learning_rate", "averaging"), (1.0, 0.0)),
-        ({"averaging": 0.5}, (), (CLEAR[0], 0.5)),
+        ({"averaging": 0.3}, (), (4.5, 0.3)),
     ],
 )
 def test_what_is_stated_is_kept(
     changes: dict[str, float], stated: tuple[str, ...], expected: tuple[float, float]
 ) -> None:
-    settings = dataclasses.replace(SETTINGS, num_rounds=5, **changes)  # type: ignore[arg-type]  # numbers by name
-    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100, stated=stated)
+    """And only what was chosen is said to be supported."""
+    settings = dataclasses.replace(SETTINGS, **changes)  # type: ignore[arg-type]  # numbers by name
+    advice = recommend(parse_compact("100@1,100@3"), settings, num_params=10, stated=stated)
     assert (advice.best.plan.server_learning_rate, advice.best.plan.averaging) == expected
+    assert (advice.settings.server_learning_rate, advice.settings.averaging) == expected
+    text = "\n".join(advice.reasons)
+    assert ("a server step of" in text) is ("server_learning_rate" not in stated)
+    assert ("over a tenth of the rounds" in text) is ("averaging" not in (*stated, *changes))
+    assert ("docs/beyond.md" in text) is (len(stated) < 2)
+
+
+@pytest.mark.parametrize(
+    ("of_a_round", "num_rounds", "expected"),
+    [(0.76, 50, (3.0, 0.8)), (5.0, 100, (4.5, 0.9)), (0.014, 6, (0.056, 0.0)), (0.3, 10, (1.2, 0.0))],
+)
+def test_server_settings(of_a_round: float, num_rounds: int, expected: tuple[float, float]) -> None:
+    assert server_settings(of_a_round, num_rounds=num_rounds) == expected
+
+
+@pytest.mark.parametrize("preset", ["svhn", "cifar10", "shakespeare"])
+def test_every_preset_has_a_recommendation(preset: str) -> None:
+    """Rates at a floor of 1 may differ by rounding, as those of Shakespeare's 3 x 238 clients do."""
+    task = load_task(preset)
+    settings = dataclasses.replace(task.settings, num_rounds=3)
+    advice = recommend(task.budgets, settings, num_params=1000)
+    assert advice.best.plan.method == "pooled"
 
 
 def test_recommendation_keeps_the_limits(found: Recommendation) -> None:
@@ -80,21 +104,8 @@ def test_predictions_follow_from_the_plan(found: Recommendation) -> None:
         recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=0)
 
 
-@pytest.mark.parametrize(("share", "expected"), [(1.01, CLEAR), (0.99, NOISY)])
-def test_little_signal_asks_for_a_small_step(
-    found: Recommendation, share: float, expected: tuple[float, float]
-) -> None:
-    """A model of just so many parameters that a round's signal is half as long as its noise, and one a bit larger."""
-    num_params = round((found.best.signal_to_noise / (0.5 * share)) ** 2)
-    advice = recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=num_params)
-    plan = advice.best.plan
-    assert (plan.server_learning_rate, plan.averaging) == expected
-    assert (advice.settings.server_learning_rate, advice.settings.averaging) == expected
-    assert plan.signal_to_noise == pytest.approx(found.best.plan.signal_to_noise)
-
-
 @pytest.mark.parametrize(("clip_norm", "is_warned"), [(0.7, False), (1.5, True)])
 def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bool) -> None:
     settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)
     advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100)
-    assert any("smaller clip norm" in reason for reason in advice.reasons) is is_warned
+    assert any("try a smaller one" in reason for reason in advice.reasons) is is_warned

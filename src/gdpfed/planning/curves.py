@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
   curves_are_close      within 0.2 % of the calibrated noise multiplier between the nodes.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -35,7 +36,9 @@ def _curve(nodes: FloatArray, noise: FloatArray) -> NoiseCurve:
 
 
 def _nodes(low: float, high: float, accountant: Accountant) -> FloatArray:
-    return np.array([low]) if low == high else np.geomspace(low, high, _NODES[accountant])
+    # Bounds that differ by rounding alone would give nodes that coincide.
+    is_one = math.isclose(low, high, rel_tol=1e-9)
+    return np.array([low]) if is_one else np.geomspace(low, high, _NODES[accountant])
 
 
 def noise_by_epsilon(
