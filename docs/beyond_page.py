@@ -19,6 +19,7 @@ from gdpfed.errors import MissingExtraError
 from gdpfed.results.beyond import (
     OWN_SETTINGS,
     PAPER,
+    PAPER_CHOSEN,
     PAPER_TUNED,
     PLAIN_SERVER,
     POPULATIONS,
@@ -30,7 +31,7 @@ from gdpfed.results.beyond import (
 )
 from gdpfed.results.paper import paper_tables
 from gdpfed.results.plots import paper_style, save_figure
-from gdpfed.results.records import CellRecord, config_of, differences, load_records
+from gdpfed.results.records import CellRecord, RunRecord, config_of, differences, load_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +57,8 @@ _REDUCED = {
 # What ours is held against after each table, in words.
 _HELD_AGAINST = {
     PAPER: "gdpfed+ as in the paper",
-    PAPER_TUNED: "gdpfed+ with our clip and server",
+    PAPER_TUNED: "gdpfed+ with our settings",
+    PAPER_CHOSEN: "gdpfed+ with settings chosen for it",
     SAME_SERVER: "fedavg with the same server",
     PLAIN_SERVER: "fedavg with a plain server",
     SAME_CLIP: "itself with next to no noise",
@@ -67,6 +69,10 @@ _WITHOUT = (SAME_SERVER, OWN_SETTINGS, SAME_CLIP, PLAIN_SERVER)
 _NOTES = ("headline", "reduced", "top", "defaults", "ideas")
 # What issue and page ask of the two models on FMNIST: so far ahead of gdpfed+, at most so far behind no privacy.
 _AHEAD, _BEHIND = 3.0, 1.0
+# What is asked of the model of our choice: a private accuracy, and what to aim for.
+_ASKED, _AIM = 82.0, 84.0
+# Fewer seeds give no interval; an opponent with a seed so far below its best one has diverged.
+_FEWEST, _DIVERGED = 3, 0.75
 
 
 def _mean(record: CellRecord) -> str:
@@ -75,38 +81,55 @@ def _mean(record: CellRecord) -> str:
     return f"{statistics.fmean(accuracies):.2f}{spread}"
 
 
-def _interval(record: CellRecord, other: CellRecord) -> tuple[float, float, float] | None:
-    """The mean difference, paired by seed, and the ends of its Student interval; None without two pairs."""
-    theirs = {run.seed: run.accuracy for run in other.runs}
-    pairs = [run.accuracy - theirs[run.seed] for run in record.runs if run.seed in theirs]
-    if len(pairs) < 2:
+def _student(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """The mean and the ends of its Student interval; None for fewer than three values."""
+    if len(values) < _FEWEST:
         return None
-    reach = stats.t.ppf((1 + _CONFIDENCE) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
-    middle = statistics.fmean(pairs)
+    reach = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    middle = statistics.fmean(values)
     return middle, middle - reach, middle + reach
+
+
+def _pairs(record: CellRecord, other: CellRecord) -> list[float]:
+    """Differences, paired by seed."""
+    theirs = {run.seed: run.accuracy for run in other.runs}
+    return [run.accuracy - theirs[run.seed] for run in record.runs if run.seed in theirs]
 
 
 def _difference(record: CellRecord, other: CellRecord | None) -> str:
     """In words."""
-    if other is None or other is record:
-        return ""
-    found = _interval(record, other)
+    pairs = [] if other is None or other is record else _pairs(record, other)
+    found = _student(pairs)
     if found is None:
-        theirs = {run.seed: run.accuracy for run in other.runs}
-        pairs = [run.accuracy - theirs[run.seed] for run in record.runs if run.seed in theirs]
-        return f"{pairs[0]:+.2f}" if pairs else ""
+        return f"{statistics.fmean(pairs):+.2f}" if pairs else ""
     return f"{found[0]:+.2f} ({found[1]:+.2f} to {found[2]:+.2f})"
 
 
+def _holds(values: Sequence[float], bound: float, words: str) -> str:
+    """Whether the mean is at least the bound: with its whole interval, by itself alone, or not."""
+    found = _student(values)
+    if found is None:
+        return f"{words}: too few seeds" if words else "not run"
+    if found[0] < bound:
+        return f"{words}: **does not hold**"
+    return f"{words}: {'holds, with its interval' if found[1] >= bound else 'holds for the mean only'}"
+
+
 def _verdict(ours: CellRecord, other: CellRecord | None, bound: float) -> str:
-    """Whether ours less the other is at least the bound: by the whole interval, by the mean alone, or not."""
-    found = None if other is None else _interval(ours, other)
+    """Whether ours less the other is at least the bound; an opponent that diverges shows nothing."""
     if other is None:
         return "not run"
-    if found is None:
-        return f"{_difference(ours, other)}: one seed" if _difference(ours, other) else "not run"
-    holds = "holds, with its interval" if found[1] >= bound else "holds for the mean only"
-    return f"{_difference(ours, other)}: {holds if found[0] >= bound else '**does not hold**'}"
+    accuracies = [run.accuracy for run in other.runs]
+    if min(accuracies) < _DIVERGED * max(accuracies):
+        worst = f"its seeds lie between {min(accuracies):.1f} and {max(accuracies):.1f}"
+        return f"{_difference(ours, other)}: no verdict, the opponent diverges ({worst})"
+    return _holds(_pairs(ours, other), bound, _difference(ours, other))
+
+
+def _at_least(ours: CellRecord, bound: float) -> str:
+    accuracies = [run.accuracy for run in ours.runs]
+    found = _student(accuracies)
+    return _holds(accuracies, bound, f"{found[0]:.2f} ({found[1]:.2f} to {found[2]:.2f})" if found else _mean(ours))
 
 
 def _by_budget(record: CellRecord) -> str:
@@ -132,7 +155,11 @@ def _facts(records: Sequence[CellRecord]) -> str:
 def _settings(record: CellRecord) -> str:
     config = record.config
     private = record.method != "fedavg"
-    words = [f"clip {config['clip_norm']:g}" if private else "no clip", f"step {config['server_learning_rate']:g}"]
+    words = [
+        f"rate {config['learning_rate']:g}",
+        f"clip {config['clip_norm']:g}" if private else "no clip",
+        f"step {config['server_learning_rate']:.3g}",
+    ]
     words += [f"averaging {config['averaging']:g}"] if config.get("averaging") else []
     return ", ".join([*words, config["accountant"] if private else "no noise"])
 
@@ -172,7 +199,8 @@ def _means(name: str, found: Mapping[str, CellRecord], rows: Sequence[str]) -> l
 
 
 def _seeds(found: Mapping[str, CellRecord]) -> str:
-    return str(len(found["ours"].runs)) if "ours" in found else ""
+    """How many: the fewest of any row."""
+    return str(min(len(record.runs) for record in found.values())) if found else ""
 
 
 def _headline(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
@@ -187,7 +215,7 @@ def _headline(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
         cells = _means(name, found, ("ours", PAPER, PAPER_TUNED, SAME_SERVER, OWN_SETTINGS))
         rows.append([words, *cells, *theirs, _seeds(found)])
     head = (
-        "", "ours", "gdpfed+", "gdpfed+, our clip and server", "fedavg, same server", "fedavg, its own settings",
+        "", "ours", "gdpfed+", "gdpfed+, our settings", "fedavg, same server", "fedavg, its own settings",
         "paper: gdpfed+", "paper: no privacy", "seeds",
     )  # fmt: skip
     return markdown_table(head, rows)
@@ -201,7 +229,7 @@ def _reduced(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
         size = f"{settings.num_rounds} rounds, {100 * settings.participation:g} % a round"
         cells = _means(name, tables[name], ("ours", PAPER, PAPER_TUNED, PLAIN_SERVER))
         rows.append([words, size, *cells, _seeds(tables[name])])
-    head = ("", "reduced to", "ours", "gdpfed+", "gdpfed+, our clip and server", "fedavg, plain server", "seeds")
+    head = ("", "reduced to", "ours", "gdpfed+", "gdpfed+, our settings", "fedavg, plain server", "seeds")
     return markdown_table(head, rows)
 
 
@@ -209,21 +237,18 @@ def _asked(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     """What was asked for on FMNIST, and whether it holds."""
     rows = []
     for name in ("cnn", "cnn-half", "features", "features-half"):
-        found = tables[name]
+        found, words = tables[name], _HEADLINE[name]
         ours = found.get("ours")
         if ours is None:
             continue
-        rows.append(
-            (f"{_HEADLINE[name]}: {_AHEAD:g} points ahead of gdpfed+", _verdict(ours, found.get(PAPER), _AHEAD))
-        )
+        if name.startswith("features"):
+            rows += [(f"{words}: at least {bound:g} %, private", _at_least(ours, bound)) for bound in (_ASKED, _AIM)]
+        rows.append((f"{words}: {_AHEAD:g} points ahead of gdpfed+", _verdict(ours, found.get(PAPER), _AHEAD)))
         rows += [
-            (
-                f"{_HEADLINE[name]}: within {_BEHIND:g} point of {_HELD_AGAINST[row]}",
-                _verdict(ours, found.get(row), -_BEHIND),
-            )
+            (f"{words}: within {_BEHIND:g} point of {_HELD_AGAINST[row]}", _verdict(ours, found.get(row), -_BEHIND))
             for row in (SAME_SERVER, OWN_SETTINGS, SAME_CLIP)
         ]
-    return markdown_table(("asked", "ours less the other (95 % interval)"), rows)
+    return markdown_table(("asked", "measured (95 % interval); ours less the other"), rows)
 
 
 # What `gdpfed plan --objective` recommends, and the row that leaves it out.
@@ -232,6 +257,7 @@ _DEFAULTS = {
     "accountant pld": "ours with RDP",
     "a server step above 1": "ours with step 1",
     "averaging": "ours without averaging",
+    "a small clip norm": "ours with the preset's clip norm, the same noise",
     "rates for the largest signal-to-noise, not uniform": "ours with uniform rates",
 }
 
@@ -258,7 +284,12 @@ def _found(table: Table, dataset: str, records: Sequence[CellRecord]) -> dict[st
             for record in records
             if (record.dataset, record.scale) == (dataset, "full") and not differences(record.config, wanted)
         ]
-        runs = {run.seed: run for record in same for run in record.runs if run.seed in table.seeds}
+        runs: dict[int, RunRecord] = {}
+        for run in (run for record in same for run in record.runs if run.seed in table.seeds):
+            if runs.setdefault(run.seed, run).accuracy != run.accuracy:
+                raise SystemExit(
+                    f"two records of {table.name}, {cell.column}, seed {run.seed} disagree: make them again"
+                )
         if runs:
             found[cell.column] = dataclasses.replace(same[0], runs=tuple(runs[seed] for seed in sorted(runs)))
     return found

@@ -1,6 +1,7 @@
 """The tables of docs/beyond.md, and the page."""
 
 import importlib.util
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,14 +11,17 @@ import pytest
 
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
+from gdpfed.planning.recommend import server_settings
 from gdpfed.results.beyond import (
     CNN,
-    CNN_FEDAVG,
     FEATURES,
-    FEATURES_FEDAVG,
+    FEDAVG,
+    GDPFED,
     NO_BUDGET,
     OTHERS,
+    OWN,
     PAPER,
     SAME_CLIP,
     TABLES,
@@ -27,7 +31,7 @@ from gdpfed.results.beyond import (
     cells_of_table,
     table_of,
 )
-from gdpfed.results.records import CellRecord, RunRecord, config_of, load_records, save_records
+from gdpfed.results.records import CellRecord, RunRecord, config_of, differences, load_records, save_records
 from gdpfed.runs.batch import run_key
 from gdpfed.tasks.task import load_task
 
@@ -38,11 +42,12 @@ def test_every_row_is_the_papers_configuration() -> None:
     for table in TABLES.values():
         for dataset in table.datasets:
             paper = load_task(dataset)
-            for cell in cells_of_table(table, dataset):
+            cells = cells_of_table(table, dataset)
+            for cell in cells:
                 asked, training = cell.task.settings, cell.task.training
-                limits = () if table.population == "reduced" else ("num_rounds", "participation")
-                for name in (*limits, "delta", "local_steps"):
-                    assert getattr(asked, name) == getattr(paper.settings, name)
+                limits = cells[0].task.settings if table.population == "reduced" else paper.settings
+                for name in ("num_rounds", "participation", "delta", "local_steps"):
+                    assert getattr(asked, name) == getattr(limits, name)
                 for name in ("batch_size", "momentum", "learning_rate_decay"):
                     assert getattr(training, name) == getattr(paper.training, name)
                 epsilons = cell.task.budgets.epsilons
@@ -70,9 +75,9 @@ def test_tuning_never_sees_the_test_set() -> None:
 CHOSEN = {
     "tuning-cnn": CNN,
     "tuning-features": FEATURES,
-    "tuning-cnn-fedavg": CNN_FEDAVG,
-    "tuning-features-fedavg": FEATURES_FEDAVG,
     **{f"tuning-{dataset}": recipe for dataset, recipe in OTHERS.items()},
+    **{f"tuning-{name}-fedavg": recipe for name, recipe in FEDAVG.items()},
+    **{f"tuning-{name}-gdpfed+": recipe for name, recipe in GDPFED.items()},
 }
 
 
@@ -80,7 +85,8 @@ CHOSEN = {
 def test_what_was_chosen_was_tried(name: str) -> None:
     table = TABLES[name]
     (tried,) = (cell for cell in cells_of_table(table, table.datasets[0]) if cell.column == table.chosen)
-    chosen = CHOSEN[name].on(load_task(table.datasets[0]), "fedavg" if "fedavg" in name else "pooled")
+    method = next((method for method in ("fedavg", "gdpfed+") if name.endswith(method)), "pooled")
+    chosen = CHOSEN[name].on(load_task(table.datasets[0]), method, accountant=tried.task.settings.accountant)
     assert chosen.settings == tried.task.settings
     assert chosen.training.model_width == tried.task.training.model_width
 
@@ -89,11 +95,13 @@ def test_what_was_chosen_was_tried(name: str) -> None:
 def test_what_was_chosen_was_best(name: str) -> None:
     """Or, of what is within a tenth of a point of the best, the row with the smallest server step."""
     table = TABLES[name]
+    wanted = {cell.column: config_of(cell.task) for cell in cells_of_table(table, table.datasets[0])}
     records = [
         record for record in load_records(ROOT / "reproduce" / "results" / "beyond")
-        if record.experiment == name and record.column in table.rows
+        if record.experiment == name and not differences(record.config, wanted.get(record.column, {}))
     ]  # fmt: skip
     assert {record.column for record in records} == set(table.rows)
+    assert {run.seed for record in records for run in record.runs} == {TUNING_SEED}
     best = max(record.runs[0].accuracy for record in records)
     near = [record for record in records if record.runs[0].accuracy >= best - 0.1]
     smallest = min(near, key=lambda record: (record.config["server_learning_rate"], -record.runs[0].accuracy))
@@ -157,6 +165,33 @@ def made_up(name: str, accuracies: dict[str, list[float]]) -> list[CellRecord]:
     return records
 
 
+def plan_and_size(name: str, dataset: str, row: str) -> tuple[Plan, int]:
+    """Of a table's row: its plan, and the parameters of its model, from a record."""
+    (cell,) = (each for each in cells_of_table(TABLES[name], dataset) if each.column == row)
+    sizes = {
+        record.parameters for record in load_records(ROOT / "reproduce" / "results")
+        if record.config["training"]["model"] == cell.task.training.model and record.dataset == dataset
+    } | {
+        record.parameters for record in load_records(ROOT / "reproduce" / "results" / "beyond")
+        if (record.experiment, record.column) == (name, row)
+    }  # fmt: skip
+    return make_plan(cell.task.budgets, cell.task.settings), min(sizes)
+
+
+@pytest.mark.parametrize("name", ["features", "cnn", *OTHERS])
+def test_the_step_is_what_did_best(name: str) -> None:
+    plan, size = plan_and_size(name, "fmnist" if name in ("features", "cnn") else name, "ours")
+    step, _ = server_settings(plan.signal_to_noise / math.sqrt(size), num_rounds=plan.num_rounds)
+    assert 1 / 1.5 < step / plan.server_learning_rate < 1.5
+
+
+@pytest.mark.parametrize("dataset", OWN)
+def test_what_was_not_tuned_follows_the_rule(dataset: str) -> None:
+    plan, size = plan_and_size(f"{dataset}-own", dataset, "ours")
+    step, averaging = server_settings(plan.signal_to_noise / math.sqrt(size), num_rounds=plan.num_rounds)
+    assert (plan.server_learning_rate, plan.averaging) == (step, averaging)
+
+
 def test_page_pairs_by_seed(page: ModuleType, tmp_path: Path) -> None:
     """Means 84 and 80: differences 3, 4 and 5 have a standard error of 0.577, and t at 95 % with 2 degrees is 4.303."""
     ours, theirs = [83.0, 84.0, 85.0], [80.0, 80.0, 80.0]
@@ -188,8 +223,16 @@ def test_picture_shows_what_was_run(page: ModuleType, tmp_path: Path) -> None:
     assert drawn.stat().st_size > 10_000
 
 
-def test_page_is_made_of_what_is_committed(page: ModuleType) -> None:
-    """Everything below `reproduce/results` is a record, and the ideas that did not help are on the page."""
+def test_an_opponent_that_diverges_shows_nothing(page: ModuleType, tmp_path: Path) -> None:
+    rows = {"ours": [83.0, 84.0, 85.0], "fedavg, same server": [80.0, 10.0, 82.0], PAPER: [80.0, 80.0]}
+    save_records(made_up("features", rows), tmp_path / "beyond")
+    text = page.beyond_page(tmp_path / "beyond", tmp_path / "none")
+    assert "no verdict, the opponent diverges (its seeds lie between 10.0 and 82.0)" in text
+    assert "3 points ahead of gdpfed+ | +3.50: too few seeds |" in text
+    assert "at least 82 %, private | 84.00 (81.52 to 86.48): holds for the mean only |" in text
+
+
+def test_page_has_the_committed_ideas(page: ModuleType) -> None:
     text = page.beyond_page(ROOT / "reproduce" / "results" / "beyond", ROOT / "reproduce" / "notes" / "beyond")
     assert "## Ideas that did not help" in text
 
