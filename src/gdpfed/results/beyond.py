@@ -99,7 +99,7 @@ OTHERS: Mapping[str, Recipe] = {
 # What was chosen for fedavg. It does not clip: the clip norm is the preset's, and nothing uses it.
 FEDAVG: Mapping[str, Recipe] = {
     "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5, averaging=0.85),
-    "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
+    "features": dataclasses.replace(FEATURES, learning_rate=0.1, clip_norm=1.5),
     "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
     "shakespeare": dataclasses.replace(OTHERS["shakespeare"], clip_norm=1.0),
 }
@@ -151,14 +151,17 @@ def _training(task: Task, **changes: Any) -> Task:
     return dataclasses.replace(task, training=dataclasses.replace(task.training, **changes))
 
 
-def _budgets(text: str) -> Change:
-    def change(task: Task) -> Task:
-        # FedAvg knows no budgets: it is one set of runs for all of them. So is what has next to no noise.
-        if task.settings.method == "fedavg" or task.budgets.epsilons.min() >= NO_BUDGET:
-            return task
-        return dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
+def _with_budgets(task: Task, text: str) -> Task:
+    return dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
 
-    return change
+
+def _budgets(text: str) -> Change:
+    # FedAvg knows no budgets: it is one set of runs for all of them. So is what has next to no noise.
+    return lambda task: (
+        task
+        if task.settings.method == "fedavg" or task.budgets.epsilons.min() >= NO_BUDGET
+        else _with_budgets(task, text)
+    )
 
 
 def _reduced(task: Task) -> Task:
@@ -169,7 +172,10 @@ def _reduced(task: Task) -> Task:
 # Who the clients are, in words and as a change of the data set's preset.
 POPULATIONS: Mapping[str, tuple[str, Change]] = {
     "paper": ("the paper's population and budgets", lambda task: task),
-    "fewer": ("the paper's, without the roles that were held out", _budgets("229@0.5,229@1.5,229@3")),
+    "fewer": (
+        "the paper's, without the roles that were held out",
+        lambda task: _with_budgets(task, "229@0.5,229@1.5,229@3"),
+    ),
     "reduced": ("the paper's population and budgets; fewer rounds, fewer clients in each", _reduced),
     "half": ("half the budgets: 0.25, 0.75 and 1.5", _budgets("2000@0.25,2000@0.75,2000@1.5")),
     "strict": ("3:2:1, most clients strict", _budgets("3000@0.5,2000@1.5,1000@3")),
@@ -190,12 +196,7 @@ def _one(recipe: Recipe, method: str = "pooled", **changes: Any) -> Change:
 
 def _without_noise(recipe: Recipe) -> Change:
     """Ours in all but the noise: the same clip norm and server, at a budget that asks for next to none."""
-
-    def change(task: Task) -> Task:
-        text = f"{len(task.budgets)}@{NO_BUDGET}"
-        return dataclasses.replace(recipe.on(task), budgets=parse_compact(text), budgets_source=text)
-
-    return change
+    return lambda task: _with_budgets(recipe.on(task), f"{len(task.budgets)}@{NO_BUDGET}")
 
 
 def _compared(recipe: Recipe, plain: Recipe, fedavg: Recipe) -> dict[str, Change]:
@@ -353,6 +354,8 @@ _TRIED_FEDAVG: Mapping[str, Sequence[Recipe]] = {
         *((rate, 1.5, step, 0.8) for rate in (0.02, 0.05) for step in (1.5, 3, 6, 12)),
         (0.1, 1.5, 1.5, 0.8),
         (0.1, 1.5, 3, 0.8),
+        (0.2, 1.5, 1.5, 0.8),
+        (0.2, 1.5, 3, 0.8),
         (0.05, 1.5, 3, 0),
         (0.05, 1.5, 3, 0.9),
     ),
@@ -373,6 +376,7 @@ _TRIED_GDPFED: Mapping[str, Sequence[Recipe]] = {
         (0.02, 0.15, 1.5, 0.8),
         (0.02, 0.15, 2, 0.8),
         (0.02, 0.15, 3, 0.8),
+        (0.02, 0.15, 4, 0.8),
         (0.02, 0.15, 2, 0.9),
         (0.02, 0.1, 3, 0.8),
         (0.02, 0.2, 1.5, 0.8),
