@@ -99,7 +99,7 @@ OTHERS: Mapping[str, Recipe] = {
 # What was chosen for fedavg. It does not clip: the clip norm is the preset's, and nothing uses it.
 FEDAVG: Mapping[str, Recipe] = {
     "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5, averaging=0.85),
-    "features": dataclasses.replace(FEATURES, learning_rate=0.1, clip_norm=1.5),
+    "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
     "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
     "shakespeare": dataclasses.replace(OTHERS["shakespeare"], clip_norm=1.0),
 }
@@ -335,6 +335,7 @@ _TRIED_FEATURES = _tried(
     (0.02, 0.15, 4, 0.9),
     (0.02, 0.1, 6, 0.9),
     (0.01, 0.15, 3, 0.8),
+    (0.03, 0.15, 3, 0.8),
     (0.05, 0.15, 3, 0.8),
     (0.05, 0.15, 4, 0.8),
     (0.05, 0.2, 3, 0.8),
