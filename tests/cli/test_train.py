@@ -41,6 +41,17 @@ def test_train_resume_and_show(tiny: str, tmp_path: Path, capsys: pytest.Capture
     assert "not a private release" in shown["stamp"]
 
 
+def test_what_is_recommended_can_be_trained(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The options that `plan --objective` prints give `train` the plan that it recommends."""
+    asked = ("plan", tiny, "--rounds", "2", "--objective", "--model-size", "21840")
+    _, out, _ = call(capsys, *asked)
+    (line,) = (line for line in out.splitlines() if line.startswith("the same plan by name: "))
+    recommended = json.loads(call(capsys, *asked, "--json")[1])["hash"]
+    code, _, err = call(capsys, "train", tiny, "--rounds", "2", *line.partition(": ")[2].split(), "--out", "best")
+    assert code == 0, err
+    assert json.loads(call(capsys, "verify", str(tmp_path / "best" / "plan.toml"), "--json")[1])["hash"] == recommended
+
+
 def test_compare(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("compare", tiny, "--methods", "fedavg,gdpfed", "--seeds", "2", "--rounds", "2", "--out", "both")
     code, out, err = call(capsys, *arguments)
