@@ -101,12 +101,14 @@ FEDAVG: Mapping[str, Recipe] = {
     "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5, averaging=0.85),
     "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
     "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
-    "shakespeare": dataclasses.replace(OTHERS["shakespeare"], clip_norm=1.0),
+    "shakespeare": dataclasses.replace(
+        OTHERS["shakespeare"], learning_rate=0.3, clip_norm=1.0, server_learning_rate=1.0
+    ),
 }
 # And for gdpfed+, where it clips too.
 GDPFED: Mapping[str, Recipe] = {
-    "cnn": dataclasses.replace(CNN, server_learning_rate=3.0),
-    "features": dataclasses.replace(FEATURES, server_learning_rate=2.0),
+    "cnn": CNN,
+    "features": dataclasses.replace(FEATURES, server_learning_rate=4.0),
 }
 # Ours, the paper's and fedavg's, in the order of `_compared`.
 _CNN_ROWS = (CNN, _PLAIN_CNN, FEDAVG["cnn"])
@@ -361,7 +363,12 @@ _TRIED_FEDAVG: Mapping[str, Sequence[Recipe]] = {
         (0.05, 1.5, 3, 0.9),
     ),
     "cifar10": _tried(FEDAVG["cifar10"], *((rate, 1.5, step, 0.95) for rate in (0.02, 0.05) for step in (1, 2, 3))),
-    "shakespeare": _tried(FEDAVG["shakespeare"], *((rate, 1, step, 0.9) for rate in (0.1, 0.3) for step in (1, 2, 3))),
+    "shakespeare": _tried(
+        FEDAVG["shakespeare"],
+        *((rate, 1, step, 0.9) for rate in (0.1, 0.3) for step in (1, 2, 3)),
+        (0.5, 1, 1, 0.9),
+        (0.3, 1, 0.5, 0.9),
+    ),
 }
 _TRIED_GDPFED: Mapping[str, Sequence[Recipe]] = {
     "cnn": _tried(
@@ -369,6 +376,7 @@ _TRIED_GDPFED: Mapping[str, Sequence[Recipe]] = {
         (0.2, 0.35, 2, 0.85),
         (0.2, 0.35, 3, 0.85),
         (0.2, 0.35, 4.5, 0.85),
+        (0.2, 0.35, 6, 0.85),
         (0.1, 0.7, 2, 0.85),
         (0.1, 1.5, 1, 0.85),
     ),
@@ -378,6 +386,8 @@ _TRIED_GDPFED: Mapping[str, Sequence[Recipe]] = {
         (0.02, 0.15, 2, 0.8),
         (0.02, 0.15, 3, 0.8),
         (0.02, 0.15, 4, 0.8),
+        (0.02, 0.15, 6, 0.8),
+        (0.02, 0.1, 6, 0.8),
         (0.02, 0.15, 2, 0.9),
         (0.02, 0.1, 3, 0.8),
         (0.02, 0.2, 1.5, 0.8),
