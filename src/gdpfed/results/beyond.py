@@ -102,13 +102,13 @@ FEDAVG: Mapping[str, Recipe] = {
     "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
     "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
     "shakespeare": dataclasses.replace(
-        OTHERS["shakespeare"], learning_rate=0.3, clip_norm=1.0, server_learning_rate=1.0
+        OTHERS["shakespeare"], learning_rate=1.0, clip_norm=1.0, server_learning_rate=1.0
     ),
 }
 # And for gdpfed+, where it clips too.
 GDPFED: Mapping[str, Recipe] = {
     "cnn": CNN,
-    "features": dataclasses.replace(FEATURES, server_learning_rate=4.0),
+    "features": dataclasses.replace(FEATURES, server_learning_rate=6.0),
 }
 # Ours, the paper's and fedavg's, in the order of `_compared`.
 _CNN_ROWS = (CNN, _PLAIN_CNN, FEDAVG["cnn"])
