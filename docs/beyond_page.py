@@ -49,11 +49,6 @@ _HEADLINE = {
     "cifar10": "CIFAR-10, scattering features",
     "shakespeare": "Shakespeare, last characters",
 }
-_REDUCED = {
-    "svhn-own": "SVHN, the preset's CNN",
-    "cifar10-own": "CIFAR-10, the preset's ResNet",
-    "shakespeare-own": "Shakespeare, the preset's LSTM",
-}
 # What ours is held against after each table, in words.
 _HELD_AGAINST = {
     PAPER: "gdpfed+ as in the paper",
@@ -66,7 +61,7 @@ _HELD_AGAINST = {
 }
 _OURS, _PRIVATE, _NOT_PRIVATE = "#0072b2", "#555555", "#d55e00"
 _WITHOUT = (SAME_SERVER, OWN_SETTINGS, SAME_CLIP, PLAIN_SERVER)
-_NOTES = ("headline", "reduced", "top", "defaults", "ideas")
+_NOTES = ("headline", "top", "defaults", "ideas")
 # What issue and page ask of the two models on FMNIST: so far ahead of gdpfed+, at most so far behind no privacy.
 _AHEAD, _BEHIND = 3.0, 1.0
 # What is asked of the model of our choice: a private accuracy, and what to aim for.
@@ -221,18 +216,6 @@ def _headline(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     return markdown_table(head, rows)
 
 
-def _reduced(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
-    """The other data sets' own models, which the machine can train only in part."""
-    rows = []
-    for name, words in _REDUCED.items():
-        settings = cells_of_table(TABLES[name], TABLES[name].datasets[0])[0].task.settings
-        size = f"{settings.num_rounds} rounds, {100 * settings.participation:g} % a round"
-        cells = _means(name, tables[name], ("ours", PAPER, PAPER_TUNED, PLAIN_SERVER))
-        rows.append([words, size, *cells, _seeds(tables[name])])
-    head = ("", "reduced to", "ours", "gdpfed+", "gdpfed+, our settings", "fedavg, plain server", "seeds")
-    return markdown_table(head, rows)
-
-
 def _asked(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     """What was asked for on FMNIST, and whether it holds."""
     rows = []
@@ -358,7 +341,7 @@ def beyond_page(folder: Path, notes: Path) -> str:
         if path.stem not in {*_NOTES, *TABLES}:
             raise SystemExit(f"{path} explains nothing on the page: expected TABLE.md or one of {', '.join(_NOTES)}")
     tables = _all_found(folder)
-    first = {name: tables[name, TABLES[name].datasets[0]] for name in (*_HEADLINE, *_REDUCED)}
+    first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
     text = (
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
         "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes; no number of a table is typed in, "
@@ -367,7 +350,7 @@ def beyond_page(folder: Path, notes: Path) -> str:
         "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by the "
         "accountant that the row names (PLD unless it says RDP).\n\n"
     )
-    text += f"{_headline(first)}\n{_note(notes, 'headline')}{_reduced(first)}\n{_note(notes, 'reduced')}"
+    text += f"{_headline(first)}\n{_note(notes, 'headline')}"
     text += "![Every row of the two ablations](img/beyond.png)\n\n"
     text += f"{_asked(first)}\n{_note(notes, 'top')}"
     text += f"## What the recommended defaults rest on\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
