@@ -98,7 +98,7 @@ OTHERS: Mapping[str, Recipe] = {
 }
 # What was chosen for fedavg. It does not clip: the clip norm is the preset's, and nothing uses it.
 FEDAVG: Mapping[str, Recipe] = {
-    "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5, averaging=0.85),
+    "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5),
     "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
     "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
     "shakespeare": dataclasses.replace(
@@ -107,7 +107,7 @@ FEDAVG: Mapping[str, Recipe] = {
 }
 # And for gdpfed+, where it clips too.
 GDPFED: Mapping[str, Recipe] = {
-    "cnn": CNN,
+    "cnn": dataclasses.replace(CNN, server_learning_rate=9.0),
     "features": dataclasses.replace(FEATURES, server_learning_rate=6.0),
 }
 # Ours, the paper's and fedavg's, in the order of `_compared`.
@@ -374,6 +374,7 @@ _TRIED_GDPFED: Mapping[str, Sequence[Recipe]] = {
         (0.2, 0.35, 4.5, 0.85),
         (0.2, 0.35, 6, 0.85),
         (0.2, 0.35, 9, 0.85),
+        (0.2, 0.35, 13, 0.85),
         (0.1, 0.7, 2, 0.85),
         (0.1, 1.5, 1, 0.85),
     ),
