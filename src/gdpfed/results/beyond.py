@@ -100,7 +100,7 @@ OTHERS: Mapping[str, Recipe] = {
 FEDAVG: Mapping[str, Recipe] = {
     "cnn": dataclasses.replace(_PLAIN_CNN, learning_rate=0.2, server_learning_rate=1.5),
     "features": dataclasses.replace(FEATURES, learning_rate=0.05, clip_norm=1.5),
-    "cifar10": dataclasses.replace(OTHERS["cifar10"], clip_norm=1.5, server_learning_rate=2.0),
+    "cifar10": dataclasses.replace(OTHERS["cifar10"], learning_rate=0.05, clip_norm=1.5, server_learning_rate=2.0),
     "shakespeare": dataclasses.replace(
         OTHERS["shakespeare"], learning_rate=1.0, clip_norm=1.0, server_learning_rate=1.0
     ),
