@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,7 @@ from gdpfed.results.beyond import (
     OWN,
     PAPER,
     SAME_CLIP,
+    SEEDS,
     TABLES,
     TUNING,
     TUNING_SEED,
@@ -226,6 +228,18 @@ def test_an_opponent_that_diverges_shows_nothing(page: ModuleType, tmp_path: Pat
     assert "no verdict, the opponent diverges (its seeds lie between 10.0 and 82.0)" in text
     assert "3 points ahead of gdpfed+ | +3.50: too few seeds |" in text
     assert "at least 82 %, private | 84.00 (81.52 to 86.48): holds for the mean only |" in text
+
+
+@pytest.mark.parametrize("name", ["cnn", "features", "cnn-half", "features-half"])
+def test_readme_says_what_was_measured(name: str) -> None:
+    (record,) = (
+        each for each in load_records(ROOT / "reproduce" / "results" / "beyond")
+        if (each.experiment, each.column) == (name, "ours")
+    )  # fmt: skip
+    mean = statistics.fmean(run.accuracy for run in record.runs)
+    (line,) = (part for part in (ROOT / "README.md").read_text().split("\n- ") if part.startswith("Better at the same"))
+    assert len(record.runs) == SEEDS
+    assert f"{mean:.1f}" in line
 
 
 def test_page_has_the_committed_ideas(page: ModuleType) -> None:
