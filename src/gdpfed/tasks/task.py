@@ -85,7 +85,7 @@ class Task:
     """Budgets, the settings to plan them with, and what to train.
 
     ``budgets_source`` is where the budgets came from: a compact text, or the path of a file. ``stated`` names the
-    settings that the file gives, also where it gives what would have been taken without it.
+    settings that the file gives, also where it gives what would have been taken without it; a run's own file gives all.
     """
 
     title: str
