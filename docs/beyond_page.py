@@ -231,7 +231,7 @@ def _asked(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
             (f"{words}: within {_BEHIND:g} point of {_HELD_AGAINST[row]}", _verdict(ours, found.get(row), -_BEHIND))
             for row in (SAME_SERVER, OWN_SETTINGS, SAME_CLIP)
         ]
-    return markdown_table(("asked", "measured (95 % interval); ours less the other"), rows)
+    return markdown_table(("asked, or worth asking", "measured (95 % interval); ours less the other"), rows)
 
 
 # What `gdpfed plan --objective` recommends, and the row that leaves it out.
