@@ -110,14 +110,19 @@ def _holds(values: Sequence[float], bound: float, words: str) -> str:
     return f"{words}: {'holds, with its interval' if found[1] >= bound else 'holds for the mean only'}"
 
 
+def _diverges(record: CellRecord) -> bool:
+    accuracies = [run.accuracy for run in record.runs]
+    return min(accuracies) < _DIVERGED * max(accuracies)
+
+
 def _verdict(ours: CellRecord, other: CellRecord | None, bound: float) -> str:
     """Whether ours less the other is at least the bound; an opponent that diverges shows nothing."""
     if other is None:
         return "not run"
-    accuracies = [run.accuracy for run in other.runs]
-    if min(accuracies) < _DIVERGED * max(accuracies):
-        worst = f"its seeds lie between {min(accuracies):.1f} and {max(accuracies):.1f}"
-        return f"{_difference(ours, other)}: no verdict, the opponent diverges ({worst})"
+    if _diverges(other):
+        accuracies = [run.accuracy for run in other.runs]
+        seeds = f"its seeds lie between {min(accuracies):.1f} and {max(accuracies):.1f}"
+        return f"{_difference(ours, other)}: no verdict, the opponent diverges ({seeds})"
     return _holds(_pairs(ours, other), bound, _difference(ours, other))
 
 
@@ -314,7 +319,9 @@ def _picture(shown: Mapping[str, Mapping[str, CellRecord]]) -> "Figure":
         )
         axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=[len(found) for found in shown.values()])
         for axis, (name, found) in zip(axes[:, 0], shown.items(), strict=True):
-            rows = sorted(found.items(), key=lambda entry: statistics.fmean(run.accuracy for run in entry[1].runs))
+            steady = [entry for entry in found.items() if not _diverges(entry[1])]
+            rows = sorted(steady, key=lambda entry: statistics.fmean(run.accuracy for run in entry[1].runs))
+            left_out = [label for label, record in found.items() if _diverges(record)]
             printed = paper_tables()["main_accuracy"]["p-fedavg"]["fmnist"]["mean"]
             axis.axvline(printed, color="#888888", linewidth=1, linestyle="--", label="the paper, no privacy")
             for place, (label, record) in enumerate(rows):
@@ -327,10 +334,12 @@ def _picture(shown: Mapping[str, Mapping[str, CellRecord]]) -> "Figure":
                 text.set_fontweight("bold" if text.get_text() == "ours" else "normal")
             axis.set_ylim(-0.7, len(rows) - 0.3)
             axis.set_title(_HEADLINE[name], loc="left", fontsize=10)
+            if left_out:
+                axis.set_xlabel(f"left out, as it diverges: {', '.join(left_out)}", loc="left", fontsize=8)
             axis.grid(visible=False, axis="y")
         for colour, words in ((_OURS, "ours"), (_PRIVATE, "private"), (_NOT_PRIVATE, "not private, or nearly so")):
             axes[0, 0].plot([], [], "o", color=colour, markersize=3.5, label=words)
-        axes[0, 0].legend(frameon=False, fontsize=8, loc="lower right")
+        axes[0, 0].legend(frameon=False, fontsize=8, loc="upper left")
         figure.supxlabel("test accuracy (%): a dot for each seed, a bar for the mean", fontsize=9)
         return figure
 
