@@ -10,7 +10,8 @@ import pytest
 from gdpfed.cli import main
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.results import beyond
-from gdpfed.results.beyond import CNN, Table
+from gdpfed.results.beyond import Table
+from gdpfed.results.recipes import CNN
 from gdpfed.tasks.task import Task
 
 

@@ -16,13 +16,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.recommend import server_settings
 from gdpfed.results.beyond import (
-    CNN,
-    FEATURES,
-    FEDAVG,
-    GDPFED,
     NO_BUDGET,
-    OTHERS,
-    OWN,
     PAPER,
     SAME_CLIP,
     SEEDS,
@@ -33,6 +27,7 @@ from gdpfed.results.beyond import (
     cells_of_table,
     table_of,
 )
+from gdpfed.results.recipes import CNN, FEATURES, FEDAVG, GDPFED, OTHERS, OWN
 from gdpfed.results.records import CellRecord, RunRecord, config_of, differences, load_records, save_records
 from gdpfed.runs.batch import run_key
 from gdpfed.tasks.task import load_task

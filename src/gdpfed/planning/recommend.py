@@ -219,7 +219,8 @@ def _about_the_server(best: Candidate, kept: Collection[str]) -> Iterator[str]:
         f"signal-to-noise of a round, and at most {_LARGEST_STEP:g}",
         "averaging": f"averaging {plan.averaging:g} is over a tenth of the rounds",
     }
-    chosen = [text for name, text in words.items() if name not in kept]
+    # Of ten rounds or fewer a tenth is no average.
+    chosen = [text for name, text in words.items() if name not in kept and getattr(plan, name)]
     if chosen:
         yield f"{', and '.join(chosen)}: they touch released sums only; docs/beyond.md has the rows that support them"
     if "server_learning_rate" not in kept and plan.clip_norm > _LARGEST_CLIP:
