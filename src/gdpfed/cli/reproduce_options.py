@@ -4,14 +4,14 @@ Place: options -> cells and jobs.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, suggestion
 from gdpfed.results.experiments import EXPERIMENTS, Cell, Scale, cells_of, experiment_of
 from gdpfed.results.records import load_timing
 from gdpfed.results.without_training import check_datasets
@@ -20,7 +20,7 @@ from gdpfed.runs.estimate import Cost, cost_of
 from gdpfed.tasks.task import PRESETS
 
 __all__ = [
-    "ALL", "OUT", "Asked", "DataDir", "Datasets", "Out", "Participation", "Records", "Rounds", "ScaleName", "Seeds",
+    "ALL", "OUT", "Asked", "Columns", "DataDir", "Datasets", "Methods", "Out", "Participation", "Records", "Rounds", "ScaleName", "Seeds",
     "Workers", "asked_of", "costs_of", "records_folder", "wanted_of",
 ]  # fmt: skip
 
@@ -29,6 +29,12 @@ _REPOSITORY_RECORDS = Path("reproduce") / "results"
 _SEEDS = {"full": 3, "smoke": 1}
 
 Datasets = Annotated[str, typer.Option("--datasets", help="Data sets, separated by commas.")]
+Methods = Annotated[
+    str | None, typer.Option("--methods", help="Methods of the table, separated by commas. Default: all of them.")
+]
+Columns = Annotated[
+    str | None, typer.Option("--columns", help="Columns of the table, separated by ';'. Default: all of them.")
+]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", help="How many seeds: 1, 2, ... Default: 3, as in the paper; 1 for smoke.")
 ]
@@ -66,6 +72,8 @@ class Asked:
 
     names: tuple[str, ...]
     datasets: tuple[str, ...]
+    methods: tuple[str, ...] | None
+    columns: tuple[str, ...] | None
     seeds: int
     scale: Scale
     out: Path
@@ -85,6 +93,8 @@ def asked_of(
     names: Sequence[str],
     *,
     datasets: str,
+    methods: str | None = None,
+    columns: str | None = None,
     seeds: int | None,
     scale: Scale,
     out: Path,
@@ -99,8 +109,13 @@ def asked_of(
     for option, value in (("--seeds", count), ("--workers", cores)):
         if value < 1:
             raise InputError(f"expected {option} >= 1, got {option} {value}")
+    experiments = [experiment_of(name) for name in names]
+    labels = dict.fromkeys(method.label for experiment in experiments for method in experiment.methods)
+    titles = dict.fromkeys(column for experiment in experiments for column in experiment.columns if column)
     return Asked(
-        names=tuple(experiment_of(name).name for name in names),
+        names=tuple(experiment.name for experiment in experiments),
+        methods=_chosen("--methods", methods, labels, ","),
+        columns=_chosen("--columns", columns, titles, ";"),
         datasets=check_datasets([name.strip() for name in datasets.split(",")]),
         seeds=count,
         scale=scale,
@@ -112,12 +127,30 @@ def asked_of(
     )
 
 
+def _chosen(option: str, stated: str | None, known: Iterable[str], separator: str) -> tuple[str, ...] | None:
+    if stated is None:
+        return None
+    chosen = tuple(part.strip() for part in stated.split(separator))
+    names = tuple(known)
+    for part in chosen:
+        if part not in names:
+            raise InputError(f"expected {option} among {', '.join(names)}, got {part!r}{suggestion(part, names)}")
+    return chosen
+
+
+def _is_chosen(asked: Asked, cell: Cell) -> bool:
+    right_method = asked.methods is None or cell.method.label in asked.methods
+    return right_method and (asked.columns is None or cell.column in asked.columns)
+
+
 def wanted_of(asked: Asked) -> list[tuple[Cell, Job]]:
     """Every cell with every seed: the paper's own first, a whole table before its next seed."""
     wanted = []
     for place, name in enumerate(asked.names):
         for dataset in asked.datasets:
             for cell in cells_of(EXPERIMENTS[name], dataset, asked.scale):
+                if not _is_chosen(asked, cell):
+                    continue
                 for seed in range(1, asked.seeds + 1):
                     weights = f"-{cell.method.weights}" if cell.method.weights else ""
                     job = Job(

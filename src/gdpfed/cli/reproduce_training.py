@@ -17,8 +17,10 @@ from gdpfed.cli.batch_progress import Tracker, estimate_in_words, showing
 from gdpfed.cli.reproduce_options import (
     OUT,
     Asked,
+    Columns,
     DataDir,
     Datasets,
+    Methods,
     Out,
     Participation,
     Records,
@@ -204,6 +206,8 @@ def _print_table(name: str, dataset: str, rows: Sequence[Row]) -> None:
 def _command(name: str) -> Callable[..., None]:
     def command(
         datasets: Datasets = "fmnist",
+        methods: Methods = None,
+        columns: Columns = None,
         seeds: Seeds = None,
         scale: ScaleName = "full",
         rounds: Rounds = None,
@@ -220,6 +224,8 @@ def _command(name: str) -> Callable[..., None]:
             asked_of(
                 names,
                 datasets=datasets,
+                methods=methods,
+                columns=columns,
                 seeds=seeds,
                 scale=chosen,
                 out=out,
