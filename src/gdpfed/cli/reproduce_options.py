@@ -20,8 +20,8 @@ from gdpfed.runs.estimate import Cost, cost_of
 from gdpfed.tasks.task import PRESETS
 
 __all__ = [
-    "ALL", "OUT", "Asked", "Columns", "DataDir", "Datasets", "Methods", "Out", "Participation", "Records", "Rounds", "ScaleName", "Seeds",
-    "Workers", "asked_of", "costs_of", "records_folder", "wanted_of",
+    "ALL", "OUT", "Asked", "Columns", "DataDir", "Datasets", "Methods", "Out", "Participation", "Records", "Rounds",
+    "ScaleName", "Seeds", "Workers", "asked_of", "costs_of", "records_folder", "wanted_of",
 ]  # fmt: skip
 
 ALL = ",".join(PRESETS)
