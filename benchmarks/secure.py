@@ -33,7 +33,7 @@ from gdpfed.secure import messages, shares
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.client_state import Masked
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum
-from gdpfed.secure.graph import neighbours, topology
+from gdpfed.secure.graph import circle, neighbours, topology
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import signing_public, verified
 from gdpfed.secure.server import SecureServer
@@ -68,10 +68,15 @@ class Idle(SecureClient):
     def constant(self, delivery: bytes, vector: bytes) -> bytes:
         """Stage 3 with a vector that is given; its header becomes this client's."""
         made = messages.Delivery.decode(delivery)
-        held = self._opened(self._expect_roster(made.roster), made)
-        masked = Masked(sharers=frozenset(made.sharers), held=held)
+        joined = self._expect_roster(made.roster)
+        masked = Masked(sharers=frozenset(made.sharers), held=self._opened(joined, made))
         self._state = dataclasses.replace(self._state, masked=masked, secrets=None)
-        head = messages.MaskedInput(roster=made.roster, client=self._client, values=np.zeros(0, np.uint32)).encode()
+        head = messages.MaskedInput(
+            roster=made.roster,
+            client=self._client,
+            confirmed=self._confirmations(joined, masked.sharers),
+            values=np.zeros(0, np.uint32),
+        ).encode()
         return head[:-4] + vector
 
 
@@ -83,6 +88,7 @@ def identity(number: int) -> bytes:
 def forget() -> None:
     """As in a process that has just one client."""
     verified.cache_clear()
+    circle.cache_clear()
     neighbours.cache_clear()
     shares._weights.cache_clear()
     messages._remembered_roster.cache_clear()
@@ -157,13 +163,13 @@ def measure(num_params: int, cohort: int, *, dropout: bool) -> dict[str, Any]:
         if number not in lost:
             of_server(server.receive_input, other.constant(deliveries[number], vector))
     survivors = of_server(server.survivors)
-    alive = [other for number, other in enumerate(others, start=1) if number not in lost]
-    of_server(server.receive_agreement, from_first(first.agree, survivors))
-    for other in alive:
-        of_server(server.receive_agreement, other.agree(survivors))
+    alive = {number: other for number, other in enumerate(others, start=1) if number not in lost}
+    of_server(server.receive_agreement, from_first(first.agree, survivors[0]))
+    for number, other in alive.items():
+        of_server(server.receive_agreement, other.agree(survivors[number]))
     agreements = of_server(server.agreements)
     of_server(server.receive_revealed, from_first(first.reveal, agreements))
-    for other in alive:
+    for other in alive.values():
         of_server(server.receive_revealed, other.reveal(agreements))
     shares._weights.cache_clear()
     of_server(server.total)

@@ -113,8 +113,8 @@ class SumConversation:
         arrived = yield from self._asked("input", packets, self._decode_input, server.receive_input)
         self._vanished = len(self._invited) - len(arrived)
 
-        packet = pack("agree", digest, server.survivors())
-        yield from self._asked_all("agree", arrived, packet, messages.Agreement.decode, server.receive_agreement)
+        packets = {client: pack("agree", digest, survivors) for client, survivors in server.survivors().items()}
+        yield from self._asked("agree", packets, messages.Agreement.decode, server.receive_agreement)
 
         packet = pack("reveal", digest, server.agreements())
         self._charge_now()

@@ -5,17 +5,26 @@ from the server and returns those that go back. A message that is refused change
 
     1 keys      advertise()                 two fresh public keys, signed with the session
     2 shares    share(roster)               checks the roster; seals shares of its two secrets for its neighbours
-    3 input     mask(delivery, update)      clip, encode, noise, masks
-    4 unmask    agree(survivors)            signs the set of survivors, once
+    3 input     mask(delivery, update)      clip, encode, noise, masks; confirms to each neighbour who shared
+    4 unmask    agree(survivors)            signs the set of survivors, once, if they all masked with the same sharers
                 reveal(agreements)          when a quorum has signed the same set: one share for each peer
 
 The two secrets are the private key of the pairwise masks and the seed of its own mask. For a client in the sum the
 server may learn the seed, for a lost one the private key; both together would unmask a single update. Stage 4 has two
 exchanges, so that a server that tells clients different sets learns from none of them.
 
+Who shared decides who masks with whom, and only the server says it. A server that hides some of a client's neighbours
+from it, and declares the others lost to everybody else, would be left with that client's own mask alone. So every input
+carries, for each neighbour, a seal of the set of sharers under the key of the two; and whoever is to sign a set of
+survivors checks that each surviving neighbour masked with the very set that the survivors and the lost make up. A
+holder that has not seen the seal of a client does not give its share of that client's seed, and colluders alone are
+too few (`graph`): a seed comes out only if its owner's masks are those that all others count with.
+
 Guarantees (tests of the same name):
   refuses_both_secrets_of_one_peer       a peer that is listed as survivor and as lost.
   refuses_a_second_set                   after it signed one.
+  refuses_another_set_of_sharers         of a neighbour in the sum: missing, another's, of another set or session.
+  refuses_a_circle_that_could_be_cut     two runs with fewer survivors than the threshold.
   refuses_a_roster_it_cannot_check       an unknown client, a missing or wrong signature, the server's too.
   refuses_another_session                another round, attempt, plan, model, sum or number of parameters.
   refuses_too_few                        shares below the threshold, survivors below what the noise was sized for,
@@ -26,6 +35,7 @@ Guarantees (tests of the same name):
   a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
 """
 
+import hashlib
 import struct
 from dataclasses import replace
 from typing import Any
@@ -38,7 +48,7 @@ from gdpfed.secure import masks, messages
 from gdpfed.secure.client_state import ClientState, Joined, Masked, Pair, Secrets
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, encode
-from gdpfed.secure.graph import topology
+from gdpfed.secure.graph import fewest_in_two_runs, topology
 from gdpfed.secure.noise_shares import Tolerance, noise_share
 from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, seal, sign, signing_public, unseal, verified
 from gdpfed.secure.randomness import Randomness, SystemRandomness
@@ -203,9 +213,12 @@ class SecureClient:
         values += discrete_gaussian(len(values), variance=share.variance, stream=self._randomness.stream("noise"))
         masked = values.astype(np.uint32)
         self._add_masks(masked, joined.roster, secrets, sharers)
+        confirmed = self._confirmations(joined, sharers)
         # What is no longer needed cannot leak.
         self._state = replace(self._state, masked=Masked(sharers=sharers, held=held), secrets=None)
-        return messages.MaskedInput(roster=made.roster, client=self._client, values=masked).encode()
+        return messages.MaskedInput(
+            roster=made.roster, client=self._client, confirmed=confirmed, values=masked
+        ).encode()
 
     def _expect_roster(self, digest: bytes) -> Joined:
         joined = self._state.joined
@@ -257,6 +270,23 @@ class SecureClient:
                 key = masks.pair_key(secrets.mask, peer.mask_public, session=digest, one=own, other=peer.client)
                 masks.add_pair_mask(masked, key, own=own, peer=peer.client)
 
+    def _confirmations(self, joined: Joined, sharers: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
+        """For each neighbour that shared, a seal of the set of sharers."""
+        listed = _digest_of(sharers)
+        return tuple(
+            (
+                peer,
+                seal(
+                    channel,
+                    nonce=_nonce(self._client, confirming=True),
+                    plain=b"",
+                    bound_to=_confirmation(joined.roster.digest, self._client, peer, listed),
+                ),
+            )
+            for peer, channel in sorted(joined.channels.items())
+            if peer in sharers
+        )
+
     # 4 unmask
 
     def agree(self, survivors: bytes) -> bytes:
@@ -265,10 +295,11 @@ class SecureClient:
         joined = self._expect_roster(made.roster)
         if self._state.masked is None:
             raise PrivacyError("expected a delivery first")
-        if self._state.agreed is not None and made != self._state.agreed:
+        if self._state.agreed is not None and made.signed() != self._state.agreed.signed():
             raise PrivacyError("expected the survivors that were signed before, got others: one set a session")
         self._check_survivors(joined.roster, made, self._state.masked.sharers)
-        self._state = replace(self._state, agreed=made)
+        self._check_confirmed(joined, made, self._state.masked)
+        self._state = replace(self._state, agreed=replace(made, confirmed=()))
         signature = sign(self._identity, made.signed())
         return messages.Agreement(roster=made.roster, client=self._client, signature=signature).encode()
 
@@ -287,14 +318,26 @@ class SecureClient:
             )
         fewest = len(alive)
         if shape.degree < shape.cohort - 1:
-            present = [client in alive for client in roster.clients]
-            fewest = min(
-                present[place] + sum(present[other] for other in near)
-                for place, near in enumerate(roster.neighbours)
-                if roster.clients[place] in sharers
-            )
+            fewest = fewest_in_two_runs([client in alive for client in roster.circle], degree=shape.degree)
         if fewest < shape.threshold:
-            raise PrivacyError(f"expected {shape.threshold} surviving holders of every client, got {fewest}")
+            raise PrivacyError(
+                f"expected {shape.threshold} survivors among every client's neighbours and in any two runs of the "
+                f"circle, got {fewest}: it could be cut there"
+            )
+
+    def _check_confirmed(self, joined: Joined, made: messages.Survivors, masked: Masked) -> None:
+        """Every surviving neighbour masked with the sharers that this client knows."""
+        seals = dict(made.confirmed)
+        if seals.keys() != (masked.held.keys() & set(made.survivors)) - {self._client}:
+            raise PrivacyError("expected a confirmation of the sharers by every surviving neighbour, and nobody else")
+        listed = _digest_of(masked.sharers)
+        for peer, sealed in seals.items():
+            unseal(
+                joined.channels[peer],
+                nonce=_nonce(peer, confirming=True),
+                sealed=sealed,
+                bound_to=_confirmation(made.roster, peer, self._client, listed),
+            )
 
     def reveal(self, agreements: bytes) -> bytes:
         """One share for each peer, once a quorum has signed the same survivors."""
@@ -328,10 +371,18 @@ def _advertisement(session: Session, client: int, identity: bytes, secrets: Secr
     return replace(unsigned, signature=sign(identity, unsigned.signed()))
 
 
-def _nonce(sender: int) -> bytes:
-    """Each of a pair seals once under their key."""
-    return struct.pack("<IQ", sender, 0)
+def _nonce(sender: int, *, confirming: bool = False) -> bytes:
+    """Each of a pair seals twice under their key: its shares, and the set of sharers."""
+    return struct.pack("<IQ", sender, confirming)
 
 
 def _route(digest: bytes, sender: int, recipient: int) -> bytes:
     return digest + struct.pack("<II", sender, recipient)
+
+
+def _confirmation(digest: bytes, sender: int, recipient: int, sharers: bytes) -> bytes:
+    return b"gdpfed sharers v1\x00" + _route(digest, sender, recipient) + sharers
+
+
+def _digest_of(sharers: frozenset[int]) -> bytes:
+    return hashlib.sha256(struct.pack(f"<{len(sharers)}I", *sorted(sharers))).digest()

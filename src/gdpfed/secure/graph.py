@@ -5,24 +5,38 @@ neighbour. In larger cohorts the clients stand in a circle, in an order that fol
 and each is the neighbour of the k/2 before and after it, so that the cost of a client does not grow with the cohort. A
 client's holders are its neighbours and itself.
 
-What a circle risks, for an honest-but-curious server with c colluders, and D dropouts that do not depend on the order
-(union bounds over n clients; `failures`):
-  security     some client has a threshold of colluders among its neighbours, or k/2 consecutive clients are all
-               colluders or lost, which is what it takes to cut the circle: then a part of the sum could be seen alone;
-  completeness some client keeps fewer holders than the threshold: then the sum is aborted.
-The degree is the smallest with 2^-40 and 2^-20. Where there is none, the graph is complete, where neither can happen. A
-malicious server that drops chosen clients after it saw the circle can cut it if it may lose k of them: raise
-`complete_up_to` against that.
+A **run** is k/2 clients that stand side by side. The circle has one number, the threshold t, and one rule, which every
+client checks before it signs a set of survivors: *any two runs that do not overlap keep t survivors between them*.
+
+Why that suffices against a server that lies, colludes with c clients, and loses whom it likes after it saw the circle.
+Suppose that no two such runs hold t colluders.
+  1. Honest survivors cannot be cut apart. To cut a circle, two runs must be without any honest survivor. By the rule
+     they keep t survivors, who would all be colluders. So the honest survivors are connected by pair masks that nobody
+     else knows, and all that can be unmasked is the sum of all of them, with at least n - D - c noise shares.
+  2. Colluders alone restore nobody's secret: a client's neighbours are two runs, and t of them would be needed. So of
+     a client's two secrets only the one comes out that honest holders reveal (`client`: of one agreed set).
+  3. Enough holders survive to take the masks off: again because a client's neighbours are two runs.
+When do two runs hold t colluders? Never if t > c. Else, for colluders that do not choose their places, with the
+probability that `failures` bounds, at most 2^-64: choosing places means to make keys until the circle suits, and each
+try has that chance. t is also more than half of the holders, so that more colluders than planned for are not at once
+the end. The second number of `failures` bounds how often dropouts that do not depend on the circle break the rule: then
+the sum is aborted, and tried again. It is at most 2^-10, little beside `Tolerance.abort_rate`.
+
+The degree is the smallest for which both hold. Where there is none, the graph is complete, where neither can happen.
 
 Guarantees (tests of the same name):
   everyone_has_the_same_degree     and a neighbour's neighbour is oneself.
   order_follows_from_the_roster    another roster, another circle; the same on every machine.
   failure_bounds_hold              against simulation, where failures are frequent enough to be seen.
+  fewest_in_two_runs_is_exact      against all pairs of runs, one by one.
+  the_rule_keeps_survivors_connected   whoever is lost, wherever fewer than t colluders stand in two runs.
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -30,9 +44,10 @@ from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import KeyStream, derive
 
-__all__ = ["Topology", "failures", "neighbours", "topology"]
+__all__ = ["Topology", "circle", "failures", "fewest_in_two_runs", "neighbours", "topology"]
 
-_SECURITY, _COMPLETENESS = 2.0**-40, 2.0**-20
+_SECURITY, _COMPLETENESS = Fraction(1, 2**64), Fraction(1, 2**10)
+_SMALLEST_DEGREE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,46 +78,79 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
     if cohort < 1:
         raise InputError(f"expected a cohort of 1 or more, got {cohort}")
     dropouts, colluders, quorum = tolerance.dropouts(cohort), tolerance.colluders(cohort), tolerance.quorum(cohort)
+    degree, threshold = cohort - 1, quorum
     if cohort > tolerance.complete_up_to:
-        for degree in range(8, cohort - 1, 2):
-            threshold = _threshold(cohort, degree, dropouts, colluders)
-            security, completeness = failures(
-                cohort=cohort, degree=degree, threshold=threshold, dropouts=dropouts, colluders=colluders
-            )
-            if security <= _SECURITY and completeness <= _COMPLETENESS:
-                return Topology(
-                    cohort=cohort,
-                    degree=degree,
-                    threshold=threshold,
-                    quorum=quorum,
-                    dropouts=dropouts,
-                    colluders=colluders,
-                )
+        liars = tolerance.liars(cohort)
+        for smaller in range(_SMALLEST_DEGREE, cohort - 1, 2):
+            least = _threshold(cohort, smaller, liars)
+            _, incomplete = failures(cohort=cohort, degree=smaller, threshold=least, dropouts=dropouts, colluders=liars)
+            if least <= smaller and incomplete <= _COMPLETENESS:
+                degree, threshold = smaller, least
+                break
     return Topology(
-        cohort=cohort, degree=cohort - 1, threshold=quorum, quorum=quorum, dropouts=dropouts, colluders=colluders
+        cohort=cohort,
+        degree=degree,
+        threshold=threshold,
+        quorum=quorum,
+        dropouts=dropouts,
+        colluders=colluders,
     )
 
 
-def _threshold(cohort: int, degree: int, dropouts: int, colluders: int) -> int:
-    """Above half, and at least half-way between the expected colluders and the expected survivors."""
-    holders = degree + 1
-    return max(holders // 2 + 1, math.ceil(holders * (colluders + cohort - dropouts) / (2 * cohort)))
+def _threshold(cohort: int, degree: int, colluders: int) -> int:
+    """The smallest above half of the holders that colluders do not reach."""
+    for threshold in range(degree // 2 + 1, min(colluders, degree) + 1):
+        if _pairs(cohort) * _tail(cohort, colluders, degree, threshold) <= _SECURITY:
+            return threshold
+    return max(degree // 2, colluders) + 1
 
 
-def failures(*, cohort: int, degree: int, threshold: int, dropouts: int, colluders: int) -> tuple[float, float]:
-    """Upper bounds on the probabilities that a circle is insecure, or loses too many holders of a client."""
-    from scipy import stats
+def failures(*, cohort: int, degree: int, threshold: int, dropouts: int, colluders: int) -> tuple[Fraction, Fraction]:
+    """Upper bounds on the probabilities that two runs hold ``threshold`` colluders, and that dropouts leave fewer."""
+    caught = _tail(cohort, colluders, degree, threshold)
+    # Fewer than the threshold left: more than the rest lost.
+    lost = _tail(cohort, dropouts, degree, degree - threshold + 1)
+    return min(Fraction(1), _pairs(cohort) * caught), min(Fraction(1), _pairs(cohort) * lost)
 
-    caught = float(stats.hypergeom.sf(threshold - 1, cohort - 1, colluders, degree))
-    bad = min(colluders + dropouts, cohort)
-    run = math.exp(
-        math.fsum(
-            math.log((bad - place) / (cohort - place)) if bad > place else -math.inf for place in range(degree // 2)
-        )
+
+def _pairs(cohort: int) -> int:
+    """Of runs."""
+    return cohort * (cohort - 1) // 2
+
+
+def _tail(cohort: int, marked: int, drawn: int, least: int) -> Fraction:
+    """The probability that of ``drawn`` clients at least so many are among the marked ones, exactly.
+
+    In whole numbers, not by scipy: a node, which starts a process for each message, has no time to import it.
+    """
+    ways = sum(
+        math.comb(marked, count) * math.comb(cohort - marked, drawn - count)
+        for count in range(max(least, 0), min(marked, drawn) + 1)
     )
-    # The client itself may be lost too.
-    lost = float(stats.hypergeom.cdf(threshold - 1, cohort - 1, max(cohort - 1 - dropouts, 0), degree))
-    return min(1.0, cohort * (caught + run)), min(1.0, cohort * lost)
+    return Fraction(ways, math.comb(cohort, drawn))
+
+
+@functools.lru_cache(maxsize=64)
+def circle(roster_hash: bytes, *, cohort: int) -> tuple[int, ...]:
+    """The places of a roster in the order in which they stand."""
+    stream = KeyStream(derive(roster_hash, info=b"gdpfed circle v1"))
+    drawn = np.frombuffer(stream.take(8 * cohort), dtype="<u8")
+    return tuple(np.argsort(drawn, kind="stable").tolist())
+
+
+def fewest_in_two_runs(present: Sequence[bool], *, degree: int) -> int:
+    """Of all pairs of runs that do not overlap, the fewest that are ``present``, which is in the circle's order."""
+    length, cohort = degree // 2, len(present)
+    upto = np.concatenate([[0], np.cumsum(np.tile(np.asarray(present, dtype=np.int64), 2))])
+    runs = upto[length : length + cohort] - upto[:cohort]
+    # For each run the fewest in a run that begins where it ends, or later, and ends before it begins.
+    width, fewest = 1, np.roll(runs, -length)
+    choices = cohort - 2 * length + 1
+    while 2 * width <= choices:
+        fewest = np.minimum(fewest, np.roll(fewest, -width))
+        width *= 2
+    fewest = np.minimum(fewest, np.roll(fewest, width - choices))
+    return int((runs + fewest).min())
 
 
 @functools.lru_cache(maxsize=64)
@@ -112,11 +160,9 @@ def neighbours(roster_hash: bytes, *, cohort: int, degree: int) -> tuple[tuple[i
         return tuple(tuple(other for other in range(cohort) if other != place) for place in range(cohort))
     if degree % 2 or degree < 2:
         raise InputError(f"expected an even degree in a circle, got degree={degree}")
-    stream = KeyStream(derive(roster_hash, info=b"gdpfed circle v1"))
-    drawn = np.frombuffer(stream.take(8 * cohort), dtype="<u8")
-    circle = np.argsort(drawn, kind="stable").tolist()
+    standing = circle(roster_hash, cohort=cohort)
     found: list[tuple[int, ...]] = [()] * cohort
     steps = [step for half in range(1, degree // 2 + 1) for step in (half, -half)]
-    for at, place in enumerate(circle):
-        found[place] = tuple(sorted(circle[(at + step) % cohort] for step in steps))
+    for at, place in enumerate(standing):
+        found[place] = tuple(sorted(standing[(at + step) % cohort] for step in steps))
     return tuple(found)

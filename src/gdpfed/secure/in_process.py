@@ -63,7 +63,7 @@ class InProcessSum:
         survivors = self._server.survivors()
         arrived = [client for client in self._present(Stage.AGREEMENT) if client not in self._waiting]
         for client in arrived:
-            self._server.receive_agreement(self._clients[client].agree(survivors))
+            self._server.receive_agreement(self._clients[client].agree(survivors[client]))
         agreements = self._server.agreements()
         self.is_charged = True
         for client in self._present(Stage.REVEAL, arrived):

@@ -8,10 +8,10 @@ message ends where its content ends.
     roster          server -> clients  session, degree, threshold, ..., all advertisements; signed by the server
     sealed shares   client -> server   for each neighbour a sealed pair of shares; a commitment to the seed
     delivery        server -> client   who shared, and the sealed shares for this client
-    masked input    client -> server   4 bytes for each coordinate
-    survivors       server -> clients  whose input arrived, and whose did not
-    agreement       client -> server   a signature of that
-    agreements      server -> clients  all signatures
+    masked input    client -> server   4 bytes for each coordinate; for each neighbour a confirmation of who shared
+    survivors       server -> client   whose input arrived, and whose did not; its neighbours' confirmations
+    agreement       client -> server   a signature of the survivors
+    agreements      server -> clients  a quorum of signatures
     shares          client -> server   for each holder's peer one share of one secret
 
 Guarantees (tests of the same name):
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
-from gdpfed.secure.graph import Topology, neighbours
+from gdpfed.secure.graph import Topology, circle, neighbours
 from gdpfed.secure.primitives import KEY_BYTES, SEAL_BYTES, SIGNATURE_BYTES
 from gdpfed.secure.session import HASH_BYTES, LARGEST_COHORT, SESSION_BYTES, Session
 from gdpfed.secure.shares import PRIME, SHARE_BYTES
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _MAGIC = b"gdpfed-sum"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<10sBB")
 # The shares of the mask's private key and of the seed, together, and sealed.
 PAIR_BYTES = 2 * SHARE_BYTES
@@ -210,6 +210,11 @@ class Roster:
         return {client: place for place, client in enumerate(self.clients)}
 
     @property
+    def circle(self) -> tuple[int, ...]:
+        """The clients in the order in which they stand, where not everyone is everyone's neighbour."""
+        return tuple(self.clients[place] for place in circle(self.digest, cohort=self.topology.cohort))
+
+    @property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """Of each place, the places of its neighbours."""
         return neighbours(self.digest, cohort=self.topology.cohort, degree=self.topology.degree)
@@ -304,37 +309,45 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedInput:
-    """A client's update, noise and masks, mod 2^32."""
+    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the set of sharers that it masked
+    with."""
 
     roster: bytes
     client: int
+    confirmed: tuple[tuple[int, bytes], ...] = field(repr=False)
     values: NDArray[np.uint32] = field(repr=False)
 
     def encode(self) -> bytes:
         """As bytes."""
-        head = _head(5) + self.roster + _number(self.client) + _number(len(self.values))
+        head = _head(5) + self.roster + _number(self.client) + _rows(self.confirmed) + _number(len(self.values))
         return b"".join((head, self.values.astype("<u4", copy=False).data))
 
     @staticmethod
     def decode(content: bytes, *, num_params: int) -> "MaskedInput":
         """From bytes, strictly; the values are a view of them."""
-        start = _HEAD.size + HASH_BYTES + 8
-        reader = _Reader(content[:start] if isinstance(content, bytes) else content, kind=5, name="masked input")
-        roster, client, length = reader.take(HASH_BYTES), reader.number(), reader.number()
+        start = len(content) - 4 * num_params
+        head = content[: max(start, 0)] if isinstance(content, bytes) else content
+        reader = _Reader(head, kind=5, name="masked input")
+        roster, client = reader.take(HASH_BYTES), reader.number()
+        confirmed, length = tuple(reader.rows(SEAL_BYTES)), reader.number()
         reader.end()
-        if length != num_params or len(content) != start + 4 * num_params:
+        if length != num_params:
             raise reader.error(f"a vector that is not of {num_params} coordinates")
         values = np.frombuffer(content, dtype="<u4", offset=start)
-        return MaskedInput(roster=roster, client=client, values=values.astype(np.uint32, copy=False))
+        return MaskedInput(
+            roster=roster, client=client, confirmed=confirmed, values=values.astype(np.uint32, copy=False)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
-    """Whose masked input arrived, and who shared but was lost after that."""
+    """Whose masked input arrived, and who shared but was lost after that; what one client's surviving neighbours
+    confirmed to it."""
 
     roster: bytes
     survivors: tuple[int, ...]
     lost: tuple[int, ...]
+    confirmed: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
 
     def signed(self) -> bytes:
         """What clients sign before they reveal anything."""
@@ -342,15 +355,16 @@ class Survivors:
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _head(6) + self.roster + _clients(self.survivors) + _clients(self.lost)
+        return _head(6) + self.roster + _clients(self.survivors) + _clients(self.lost) + _rows(self.confirmed)
 
     @staticmethod
     def decode(content: bytes) -> "Survivors":
         """From bytes, strictly."""
         reader = _Reader(content, kind=6, name="survivors")
-        made = Survivors(roster=reader.take(HASH_BYTES), survivors=reader.clients(fewest=1), lost=reader.clients())
+        roster, survivors, lost = reader.take(HASH_BYTES), reader.clients(fewest=1), reader.clients()
+        confirmed = tuple(reader.rows(SEAL_BYTES))
         reader.end()
-        return made
+        return Survivors(roster=roster, survivors=survivors, lost=lost, confirmed=confirmed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +390,7 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreements:
-    """All signatures of the survivors."""
+    """A quorum of signatures of the survivors."""
 
     roster: bytes
     signatures: tuple[tuple[int, bytes], ...]

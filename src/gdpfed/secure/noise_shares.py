@@ -66,7 +66,8 @@ class Tolerance:
 
     ``dropout_rate``: the probability that a client vanishes after its cohort is fixed. The tolerated number is such
     that a cohort aborts with probability ``abort_rate`` at most, if it can be. ``colluding_fraction``: of each cohort,
-    rounded up, these may tell the server all they know.
+    rounded up, these may tell the server all they know; the noise is sized without theirs. Up to ``complete_up_to``
+    clients everyone is everyone's neighbour (`graph`).
     """
 
     dropout_rate: float = 0.0
@@ -90,9 +91,16 @@ class Tolerance:
         """At least one honest client is left."""
         return min(math.ceil(self.colluding_fraction * cohort), cohort - 1)
 
+    def liars(self, cohort: int) -> int:
+        """How many clients the protocol stands that say anything to anybody: the colluders, and always one at least.
+
+        Where noise is sized for none, one colluder costs its own noise share, and not both secrets of another client.
+        """
+        return min(max(1, self.colluders(cohort)), cohort - 1)
+
     def quorum(self, cohort: int) -> int:
-        """More than (cohort + colluders) / 2: two quorums have an honest client in common."""
-        return (cohort + self.colluders(cohort)) // 2 + 1
+        """More than (cohort + liars) / 2: two quorums have an honest client in common, which signs one set only."""
+        return (cohort + self.liars(cohort)) // 2 + 1
 
     def dropouts(self, cohort: int) -> int:
         """How many may vanish; always so few that a quorum is left."""
@@ -137,7 +145,8 @@ def _excess(tolerance: Tolerance, largest_cohort: int) -> Fraction:
     dropouts = np.zeros_like(sizes)
     if tolerance.dropout_rate:
         wanted = _binomial_quantiles(1 - tolerance.abort_rate, largest_cohort, tolerance.dropout_rate)
-        dropouts = np.minimum(wanted, sizes - ((sizes + colluders) // 2 + 1))
+        liars = np.minimum(np.maximum(colluders, 1), sizes - 1)
+        dropouts = np.minimum(wanted, sizes - ((sizes + liars) // 2 + 1))
     left = sizes - dropouts - colluders
     most = int(np.argmax(sizes / left))
     return Fraction(int(sizes[most]), int(left[most]))

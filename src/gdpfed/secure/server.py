@@ -26,6 +26,7 @@ Guarantees (tests of the same name):
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,7 @@ class SecureServer:
         self._shared: dict[int, messages.SealedShares] = {}
         self._sharers: tuple[int, ...] | None = None
         self._arrived: set[int] = set()
+        self._confirmed: dict[int, dict[int, bytes]] = {}
         self._sum = np.zeros(session.num_params, dtype=np.uint32)
         self._survivors: messages.Survivors | None = None
         self._signatures: dict[int, bytes] = {}
@@ -193,12 +195,17 @@ class SecureServer:
         """A client's masked input: added to the sum."""
         made = messages.MaskedInput.decode(content, num_params=self._session.num_params)
         waiting = () if self._survivors is not None else set(self._sharers or ()) - self._arrived
-        self._expect(made.roster, made.client, among=waiting)
+        roster = self._expect(made.roster, made.client, among=waiting)
+        expected = [peer.client for peer in roster.neighbours_of(made.client) if peer.client in self._shared]
+        if [peer for peer, _ in made.confirmed] != expected:
+            raise InputError(f"expected a confirmation for every neighbour of client {made.client} that shared")
         np.add(self._sum, made.values, out=self._sum)
         self._arrived.add(made.client)
+        for peer, sealed in made.confirmed:
+            self._confirmed.setdefault(peer, {})[made.client] = sealed
 
-    def survivors(self) -> bytes:
-        """Closes the sum, and says whose input is in it."""
+    def survivors(self) -> dict[int, bytes]:
+        """Closes the sum; for each client in it, whose input is, and what its neighbours confirmed to it."""
         if self._survivors is None:
             if self._sharers is None:
                 raise InputError("expected deliveries first")
@@ -208,7 +215,10 @@ class SecureServer:
                 survivors=tuple(sorted(self._arrived)),
                 lost=tuple(client for client in self._sharers if client not in self._arrived),
             )
-        return self._survivors.encode()
+        return {
+            client: replace(self._survivors, confirmed=tuple(sorted(self._confirmed.get(client, {}).items()))).encode()
+            for client in self._survivors.survivors
+        }
 
     # 4 unmask
 
@@ -224,7 +234,7 @@ class SecureServer:
         self._signatures[made.client] = made.signature
 
     def agreements(self) -> bytes:
-        """All signatures, once there is a quorum."""
+        """A quorum of signatures, once there is one: more would be checked by everybody for nothing."""
         roster = self._expect(self._roster_hash)
         if len(self._signatures) < roster.topology.quorum:
             raise AbortedError(
@@ -232,9 +242,8 @@ class SecureServer:
                 f"was unmasked; try again with fresh keys"
             )
         self._quorum_met = True
-        return messages.Agreements(
-            roster=self._roster_hash, signatures=tuple(sorted(self._signatures.items()))
-        ).encode()
+        chosen = sorted(self._signatures.items())[: roster.topology.quorum]
+        return messages.Agreements(roster=self._roster_hash, signatures=tuple(chosen)).encode()
 
     def receive_revealed(self, content: bytes) -> None:
         """A client's shares, one for each peer."""
