@@ -1,5 +1,6 @@
 """Cohorts with all their keys, for tests: seeded, so that a test can compute again what a client drew."""
 
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,6 @@ from gdpfed.secure.client import SecureClient
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum, encode
 from gdpfed.secure.in_process import InProcessSum, Stage
-from gdpfed.secure.messages import Survivors
 from gdpfed.secure.noise_shares import Tolerance, noise_share, released_variance
 from gdpfed.secure.primitives import signing_public
 from gdpfed.secure.randomness import SimulatedRandomness
@@ -150,7 +150,7 @@ class Stages:
     server: SecureServer
     roster: bytes = b""
     deliveries: dict[int, bytes] = field(default_factory=dict)
-    survivors: bytes = b""
+    survivors: dict[int, bytes] = field(default_factory=dict)
     agreements: bytes = b""
     sent: list[bytes] = field(default_factory=list)
 
@@ -183,14 +183,14 @@ class Stages:
         return self
 
     def agree(self, without: Iterable[int] = ()) -> "Stages":
-        for number in Survivors.decode(self.survivors).survivors:
+        for number, survivors in self.survivors.items():
             if number not in without:
-                self.keep(self.server.receive_agreement, self.clients[number].agree(self.survivors))
+                self.keep(self.server.receive_agreement, self.clients[number].agree(survivors))
         self.agreements = self.server.agreements()
         return self
 
     def reveal(self, without: Iterable[int] = ()) -> NDArray[np.uint32]:
-        for number in Survivors.decode(self.survivors).survivors:
+        for number in self.survivors:
             if number not in without:
                 self.keep(self.server.receive_revealed, self.clients[number].reveal(self.agreements))
         return self.server.total()
@@ -198,6 +198,7 @@ class Stages:
 
 def server_state(server: SecureServer) -> dict[str, object]:
     """A copy of all that a server remembers, to compare."""
-    kept = {name: value.copy() if isinstance(value, dict | set) else value for name, value in vars(server).items()}
+    kept = {name: copy.deepcopy(value) if isinstance(value, dict) else value for name, value in vars(server).items()}
+    kept["_arrived"] = server._arrived.copy()
     kept["_sum"] = server._sum.tobytes()
     return kept

@@ -32,7 +32,7 @@ def started() -> Stages:
 
 def test_refuses_both_secrets_of_one_peer() -> None:
     stages = Stages.start(WORLD).share().mask(without=[2])
-    right = messages.Survivors.decode(stages.survivors)
+    right = messages.Survivors.decode(stages.survivors[0])
     client = stages.clients[0]
     both = dataclasses.replace(right, lost=(1, 2))
     with pytest.raises(PrivacyError, match="as both"):
@@ -48,12 +48,12 @@ def test_refuses_both_secrets_of_one_peer() -> None:
 def test_refuses_a_second_set() -> None:
     stages = Stages.start(WORLD).share().mask()
     client = stages.clients[0]
-    first = client.agree(stages.survivors)
-    right = messages.Survivors.decode(stages.survivors)
+    first = client.agree(stages.survivors[0])
+    right = messages.Survivors.decode(stages.survivors[0])
     other = dataclasses.replace(right, survivors=(0, 1, 2, 3), lost=(4,)).encode()
     with pytest.raises(PrivacyError, match="one set a session"):
         client.agree(other)
-    assert client.agree(stages.survivors) == first
+    assert client.agree(stages.survivors[0]) == first
     # Nor does a quorum of signatures of another set open anything.
     forged = tuple(
         (number, sign(identity(f"client {number}"), messages.Survivors.decode(other).signed())) for number in range(4)
@@ -113,7 +113,7 @@ def test_refuses_messages_about_another_roster() -> None:
     with pytest.raises(PrivacyError, match="about another"):
         fresh.clients[0].mask(other.deliveries[0], None)
     with pytest.raises(PrivacyError, match="about another"):
-        one.clients[0].agree(other.survivors)
+        one.clients[0].agree(other.survivors[0])
     with pytest.raises(PrivacyError, match="about another"):
         one.clients[0].reveal(other.agreements)
 
@@ -121,20 +121,21 @@ def test_refuses_messages_about_another_roster() -> None:
 def test_refuses_too_few() -> None:
     stages = Stages.start(WORLD).share()
     shape = topology(5, TOLERANCE)
-    assert (shape.threshold, shape.quorum, shape.smallest_survivors) == (3, 3, 3)
+    assert (shape.threshold, shape.quorum, shape.smallest_survivors) == (4, 4, 4)
     delivery = messages.Delivery.decode(stages.deliveries[0])
-    fewer = dataclasses.replace(delivery, sharers=(0, 1), sealed=delivery.sealed[:1])
-    with pytest.raises(PrivacyError, match="at least 3 sharers"):
+    fewer = dataclasses.replace(delivery, sharers=(0, 1, 2), sealed=delivery.sealed[:2])
+    with pytest.raises(PrivacyError, match="at least 4 sharers"):
         stages.clients[0].mask(fewer.encode(), None)
     stages.mask()
-    survivors = messages.Survivors.decode(stages.survivors)
-    with pytest.raises(PrivacyError, match="at least 3 survivors"):
-        stages.clients[0].agree(dataclasses.replace(survivors, survivors=(0, 1), lost=(2, 3, 4)).encode())
+    survivors = messages.Survivors.decode(stages.survivors[0])
+    with pytest.raises(PrivacyError, match="at least 4 survivors"):
+        stages.clients[0].agree(dataclasses.replace(survivors, survivors=(0, 1, 2), lost=(3, 4)).encode())
     stages.agree()
     agreements = messages.Agreements.decode(stages.agreements)
     with pytest.raises(PrivacyError, match="a quorum"):
-        stages.clients[0].reveal(dataclasses.replace(agreements, signatures=agreements.signatures[:2]).encode())
-    stages.clients[0].reveal(dataclasses.replace(agreements, signatures=agreements.signatures[:3]).encode())
+        stages.clients[0].reveal(dataclasses.replace(agreements, signatures=agreements.signatures[:3]).encode())
+    assert len(agreements.signatures) == 4
+    stages.clients[0].reveal(stages.agreements)
 
 
 def test_refuses_fewer_shares_than_the_threshold() -> None:
@@ -143,30 +144,78 @@ def test_refuses_fewer_shares_than_the_threshold() -> None:
     stages = Stages.start(world).share()
     shape = topology(120, world.tolerance)
     assert shape.degree < 119
-    roster = messages.Roster.decode(stages.roster)
-    near = {peer.client for peer in roster.neighbours_of(0)}
-    # As many neighbours as may be lost.
-    lost = set(sorted(near)[: shape.dropouts])
-    holders = shape.num_holders - len(lost)
+    near = [peer.client for peer in messages.Roster.decode(stages.roster).neighbours_of(0)]
+    lost = set(near[: shape.degree + 2 - shape.threshold])
+    assert len(lost) <= shape.dropouts
     delivery = messages.Delivery.decode(stages.deliveries[0])
     fewer = dataclasses.replace(
         delivery,
         sharers=tuple(client for client in delivery.sharers if client not in lost),
         sealed=tuple(row for row in delivery.sealed if row[0] not in lost),
     )
-    assert holders < shape.threshold
     with pytest.raises(PrivacyError, match=f"{shape.threshold} holders"):
         stages.clients[0].mask(fewer.encode(), None)
-    stages.mask()
-    survivors = messages.Survivors.decode(stages.survivors)
-    cut = dataclasses.replace(
-        survivors,
-        survivors=tuple(client for client in survivors.survivors if client not in lost),
+
+
+def lost_in(stages: Stages, lost: set[int], *, to: int) -> bytes:
+    """A set of survivors without some, with all confirmations that there are."""
+    right = messages.Survivors.decode(stages.survivors[to])
+    return dataclasses.replace(
+        right,
+        survivors=tuple(client for client in right.survivors if client not in lost),
         lost=tuple(sorted(lost)),
-    )
-    far = next(client for client in range(120) if client not in near | lost | {0})
-    with pytest.raises(PrivacyError, match="surviving holders of every client"):
-        stages.clients[far].agree(cut.encode())
+        confirmed=tuple(row for row in right.confirmed if row[0] not in lost),
+    ).encode()
+
+
+def test_refuses_a_circle_that_could_be_cut() -> None:
+    """Two runs that keep one survivor fewer than the threshold; with that one they are let through."""
+    world = World(size=120, tolerance=Tolerance(dropout_rate=0.2))
+    stages = Stages.start(world).share().mask()
+    shape = topology(120, world.tolerance)
+    standing, length = messages.Roster.decode(stages.roster).circle, shape.degree // 2
+    # One run from the beginning, one from the other side.
+    runs = [*standing[:length], *standing[60 : 60 + length]]
+    far = standing[length + 3]
+    too_many = set(runs[: shape.degree - shape.threshold + 1])
+    assert len(too_many) <= shape.dropouts
+    with pytest.raises(PrivacyError, match="could be cut"):
+        stages.clients[far].agree(lost_in(stages, too_many, to=far))
+    stages.clients[far].agree(lost_in(stages, set(runs[: shape.degree - shape.threshold]), to=far))
+
+
+def test_refuses_another_set_of_sharers() -> None:
+    """Client 1 masks with four, the others with five: nobody signs a set with client 1 in it."""
+    stages = Stages.start(WORLD).share()
+    right = messages.Delivery.decode(stages.deliveries[1])
+    hidden = dataclasses.replace(right, sharers=(0, 1, 2, 3), sealed=right.sealed[:-1])
+    other = messages.MaskedInput.decode(stages.clients[1].mask(hidden.encode(), None), num_params=50)
+    assert [peer for peer, _ in other.confirmed] == [0, 2, 3]
+    with pytest.raises(InputError, match="every neighbour of client 1"):
+        stages.server.receive_input(other.encode())
+    stages.deliveries.pop(1)
+    stages.mask()
+    seals = dict(other.confirmed)
+    for client in (0, 2, 3):
+        made = messages.Survivors.decode(stages.survivors[client])
+        forward = tuple(sorted({**dict(made.confirmed), 1: seals[client]}.items()))
+        with pytest.raises(PrivacyError, match="does not open"):
+            stages.clients[client].agree(
+                dataclasses.replace(made, survivors=(0, 1, 2, 3, 4), lost=(), confirmed=forward).encode()
+            )
+    # Missing, another's, one too many, of another session: refused; the right one is signed then.
+    made = messages.Survivors.decode(stages.survivors[0])
+    later = Stages.start(dataclasses.replace(WORLD, attempt=1)).share().mask(without=[1])
+    old = messages.Survivors.decode(later.survivors[0])
+    for confirmed in (
+        made.confirmed[1:],
+        (*made.confirmed[:-1], (made.confirmed[-1][0], made.confirmed[0][1])),
+        ((1, seals[0]), *made.confirmed),
+        old.confirmed,
+    ):
+        with pytest.raises(PrivacyError, match=r"confirmation|does not open"):
+            stages.clients[0].agree(dataclasses.replace(made, confirmed=confirmed).encode())
+    stages.clients[0].agree(stages.survivors[0])
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2])
@@ -177,7 +226,9 @@ def test_refuses_a_threshold_of_half(started: Stages, threshold: int) -> None:
         started.clients[0].share(resigned(roster, topology=lower))
 
 
-@pytest.mark.parametrize("change", [{"threshold": 4}, {"quorum": 2}, {"dropouts": 4}, {"colluders": 1}, {"degree": 2}])
+@pytest.mark.parametrize(
+    "change", [{"threshold": 3}, {"threshold": 5}, {"quorum": 3}, {"dropouts": 4}, {"colluders": 1}, {"degree": 2}]
+)
 def test_refuses_other_numbers(started: Stages, change: dict[str, int]) -> None:
     roster = messages.Roster.decode(started.roster)
     other = dataclasses.replace(roster.topology, **change)
@@ -224,9 +275,10 @@ def test_refuses_wrong_deliveries() -> None:
 
 def test_refuses_wrong_survivors() -> None:
     stages = Stages.start(WORLD).share().mask(without=[2])
-    right = messages.Survivors.decode(stages.survivors)
+    right = messages.Survivors.decode(stages.survivors[0])
     for change, named in (
         ({"survivors": (1, 3, 4), "lost": (0, 2)}, "this client among"),
+        ({"survivors": (0, 1, 3), "lost": (2, 4)}, "at least 4 survivors"),
         ({"lost": ()}, "those who shared"),
         ({"lost": (2, 7)}, "those who shared"),
     ):
@@ -239,14 +291,14 @@ def test_refuses_out_of_order(started: Stages) -> None:
     client = started.clients[0]
     for call in (
         lambda: client.mask(done.deliveries[0], None),
-        lambda: client.agree(done.survivors),
+        lambda: client.agree(done.survivors[0]),
         lambda: client.reveal(done.agreements),
     ):
         with pytest.raises(PrivacyError, match="expected a roster first"):
             call()
     client.share(started.roster)
     with pytest.raises(PrivacyError, match="expected a delivery first"):
-        client.agree(done.survivors)
+        client.agree(done.survivors[0])
     with pytest.raises(PrivacyError, match="expected the survivors first"):
         client.reveal(done.agreements)
 
@@ -276,7 +328,7 @@ def test_refusal_changes_nothing() -> None:
         dataclasses.replace(delivery, sealed=tampered).encode(),
     )
     stages.mask(without=[2])
-    survivors = messages.Survivors.decode(stages.survivors)
+    survivors = messages.Survivors.decode(stages.survivors[0])
     refused(client.agree, dataclasses.replace(survivors, lost=(1, 2)).encode())
     stages.agree()
     refused(client.reveal, messages.Agreements(roster=survivors.roster, signatures=()).encode())

@@ -35,7 +35,7 @@ def samples() -> dict[str, bytes]:
     """One real message of each kind, of a cohort of 5 that lost one."""
     stages = Stages.start(World(size=5, num_params=NUM_PARAMS, tolerance=Tolerance(dropout_rate=0.2)))
     stages.share().mask(without=[2]).agree().reveal()
-    found = {"roster": stages.roster, "delivery": stages.deliveries[1], "survivors": stages.survivors}
+    found = {"roster": stages.roster, "delivery": stages.deliveries[1], "survivors": stages.survivors[1]}
     found["agreements"] = stages.agreements
     for message in stages.sent:
         kinds = {1: "advertisement", 3: "sealed shares", 5: "masked input", 7: "agreement", 9: "shares"}
@@ -114,12 +114,12 @@ def test_only_bytes_are_messages(kind: str, wrong: Any) -> None:
 def test_versions_and_kinds_are_checked() -> None:
     for kind, content in samples().items():
         newer = bytearray(content)
-        newer[10] = 2
-        with pytest.raises(InputError, match="version 2"):
+        newer[10] = 3
+        with pytest.raises(InputError, match="version 3"):
             DECODERS[kind](bytes(newer))
         for other, decode in DECODERS.items():
             if other != kind:
-                with pytest.raises(InputError, match=r"another kind|coordinates"):
+                with pytest.raises(InputError, match=r"another kind|cut off"):
                     decode(content)
 
 
@@ -134,7 +134,7 @@ def test_sizes_are_bounded() -> None:
     with pytest.raises(InputError, match="cut off"):
         messages.Agreements.decode(bytes(content))
     for num_params in (NUM_PARAMS - 1, NUM_PARAMS + 1, 10**9):
-        with pytest.raises(InputError, match="coordinates"):
+        with pytest.raises(InputError, match="masked input"):
             messages.MaskedInput.decode(samples()["masked input"], num_params=num_params)
 
 
@@ -209,13 +209,23 @@ def test_sizes_are_as_documented() -> None:
         "roster": 184 + 132 * clients,
         "sealed shares": 84 + 86 * (holders - 1),
         "delivery": 56 + 4 * clients + 86 * (holders - 1),
-        "masked input": 52 + 4 * NUM_PARAMS,
-        "survivors": 52 + 4 * clients,
+        "masked input": 56 + 4 * NUM_PARAMS + 20 * (holders - 1),
+        # Of a client's neighbours one is lost.
+        "survivors": 56 + 4 * clients + 20 * (holders - 2),
         "agreement": 112,
         "agreements": 48 + 68 * (clients - 1),
         "shares": 52 + 38 * holders,
     }
     assert {kind: len(content) for kind, content in samples().items()} == expected
     table = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-    for formula in ("228", "184 + 132 n", "84 + 86 (h - 1)", "56 + 4 n + 86 (h - 1)", "52 + 4 d", "52 + 4 n", "112"):
+    for formula in (
+        "228",
+        "184 + 132 n",
+        "84 + 86 (h - 1)",
+        "56 + 4 n + 86 (h - 1)",
+        "56 + 4 d + 20 (h - 1)",
+        "56 + 4 n + 20 (h - 1)",
+        "48 + 68 q",
+        "112",
+    ):
         assert f"| {formula} |" in table

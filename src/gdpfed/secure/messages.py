@@ -325,13 +325,12 @@ class MaskedInput:
     @staticmethod
     def decode(content: bytes, *, num_params: int) -> "MaskedInput":
         """From bytes, strictly; the values are a view of them."""
-        start = len(content) - 4 * num_params
-        head = content[: max(start, 0)] if isinstance(content, bytes) else content
-        reader = _Reader(head, kind=5, name="masked input")
+        start = max(len(content) - 4 * num_params, 0) if isinstance(content, bytes) else 0
+        reader = _Reader(content[:start] if start else content, kind=5, name="masked input")
         roster, client = reader.take(HASH_BYTES), reader.number()
         confirmed, length = tuple(reader.rows(SEAL_BYTES)), reader.number()
         reader.end()
-        if length != num_params:
+        if length != num_params or not start:
             raise reader.error(f"a vector that is not of {num_params} coordinates")
         values = np.frombuffer(content, dtype="<u4", offset=start)
         return MaskedInput(
