@@ -19,6 +19,7 @@ Guarantees (tests of the same name):
   simulator_and_deployment_agree       in test mode, the same model to the last bit.
   killed_anywhere_no_round_is_released_twice   charges are at least the releases, and a published sum is used as it is.
   an_exhausted_group_is_left_out       the others go on.
+  a_sum_that_is_given_up_is_noise      charged, kept and published as that of an empty cohort; no record tells.
 """
 
 import dataclasses
@@ -258,7 +259,8 @@ class Deployment:
         results: dict[int, Kept] = {place: found for place, found in kept.items() if found is not None}
         sampled = self._sampled(ledger, places, number)
         stopped: set[int] = set()
-        for _ in range(self._settings.max_attempts):
+        # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
+        for tried in range(self._settings.max_attempts + 1):
             missing = [
                 planned for planned in self._planned if planned.place not in results and planned.place not in stopped
             ]
@@ -271,7 +273,7 @@ class Deployment:
                     f"no group of run {self._home.run_name!r} can pay for round {number}", rounds_left=0
                 )
             self._fault("reserved", number)
-            for place, made in self._attempted(state, attempts):
+            for place, made in self._attempted(state, attempts, ask=tried < self._settings.max_attempts):
                 results[place] = made
                 kept_sums.keep(place, made)
                 self._fault("kept", number)
@@ -310,18 +312,21 @@ class Deployment:
         self._places = places
         return found
 
-    def _attempted(self, state: TrainingState, attempts: dict[int, _Attempt]) -> Iterable[tuple[int, Kept]]:
+    def _attempted(
+        self, state: TrainingState, attempts: dict[int, _Attempt], *, ask: bool
+    ) -> Iterable[tuple[int, Kept]]:
         """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
         model = state.parameters.numpy().astype("<f4").tobytes()
         conversations = {
-            place: self._conversation(state.round_number, attempt, model) for place, attempt in attempts.items()
+            place: self._conversation(state.round_number, attempt, model, ask=ask)
+            for place, attempt in attempts.items()
         }
         for place, result in together(conversations, self._transport.exchange):
             attempt = attempts[place]
-            kind = "released" if result.total is not None else "given up" if result.is_charged else "aborted"
+            kind = "aborted" if result.total is None else "given up" if result.given_up or not ask else "released"
             facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
             self._events(kind, **facts, lost=result.vanished)
-            if result.is_charged:
+            if result.total is not None:
                 self._fault("unmasked", state.round_number)
                 yield place, Kept(total=result.total, attempts=attempt.attempts)
                 continue
@@ -330,7 +335,7 @@ class Deployment:
                     charge.abort("too few clients were left")
         self._standings.save()
 
-    def _conversation(self, number: int, attempt: _Attempt, model: bytes) -> SumConversation:
+    def _conversation(self, number: int, attempt: _Attempt, model: bytes, *, ask: bool) -> SumConversation:
         planned = attempt.planned
         session = Session(
             plan_hash=self._terms.digest,
@@ -340,7 +345,7 @@ class Deployment:
             place=planned.place,
             num_params=planned.num_params,
         )
-        invited = sorted(int(client) for clients in attempt.sampled.values() for client in clients)
+        invited = sorted(int(client) for clients in attempt.sampled.values() for client in clients) if ask else []
         server = SecureServer(
             session=session,
             invited=invited,
@@ -376,11 +381,11 @@ class Deployment:
         )
 
     def _sums(self, results: Mapping[int, Kept]) -> list[torch.Tensor]:
-        """As the simulator has them: zero for a sum that was given up, or whose group stopped."""
+        """As the simulator has them: zero for a sum whose groups cannot pay, as their spend tells everybody."""
         noisy = []
         for planned in self._planned:
             kept = results.get(planned.place)
-            if kept is None or kept.total is None:
+            if kept is None:
                 noisy.append(torch.zeros(planned.num_params, dtype=torch.float64))
             else:
                 noisy.append(torch.from_numpy(decode(kept.total, unit=planned.unit)))
@@ -392,7 +397,7 @@ class Deployment:
         charges, hashes = [], []
         for planned, total in zip(self._planned, sums, strict=True):
             kept = results.get(planned.place)
-            if kept is None or kept.total is None:
+            if kept is None:
                 continue
             for name, attempt in kept.attempts.items():
                 run = ledger.state.run(self._home.run_name)
@@ -421,9 +426,7 @@ class Deployment:
             participations=run.participations[places].astype(np.int64),
             average=averaged(self._plan, state.average, parameters, round_number=state.round_number),
         )
-        aborted = sum(1 for planned in self._planned if _is_lost(results.get(planned.place)))
-        record = {"update_norm": float(mechanism.norms(update.unsqueeze(0))[0])}
-        return following, {**record, "aborted": aborted} if aborted else record
+        return following, {"update_norm": float(mechanism.norms(update.unsqueeze(0))[0])}
 
     def _finish_round(
         self, state: TrainingState, record: dict[str, Any], folder: RunFolder, ledger: Ledger, *, seconds: float
@@ -465,10 +468,6 @@ class Deployment:
         self._home.log(
             f"round {state.round_number} of {self._plan.num_rounds}: {seconds:.1f} s, epsilon spent {listed}"
         )
-
-
-def _is_lost(kept: Kept | None) -> bool:
-    return kept is None or kept.total is None
 
 
 def _rounded_up(value: float) -> float:

@@ -24,9 +24,9 @@ __all__ = ["Kept", "KeptSums"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kept:
-    """A sum as it may be seen (None: it was given up after its charge), and the attempt of each group in the ledger."""
+    """A sum as it may be seen, and the attempt of each group in the ledger."""
 
-    total: NDArray[np.uint32] | None
+    total: NDArray[np.uint32]
     attempts: Mapping[str, int]
 
 
@@ -41,12 +41,11 @@ class KeptSums:
 
     def keep(self, place: int, kept: Kept) -> None:
         """Durable when this returns."""
-        content = b"" if kept.total is None else kept.total.astype("<u4").tobytes()
+        content = kept.total.astype("<u4").tobytes()
         head = {
             "round": self._round,
             "place": place,
             "attempts": dict(kept.attempts),
-            "given_up": kept.total is None,
             "sha256": hashlib.sha256(content).hexdigest(),
         }
         write_durably(self._path(place), json.dumps(head).encode() + b"\n" + content)
@@ -62,13 +61,11 @@ class KeptSums:
             right = read["round"] == self._round and read["place"] == place
             right = right and read["sha256"] == hashlib.sha256(content).hexdigest()
             attempts = {str(group): int(attempt) for group, attempt in read["attempts"].items()}
-            given_up = bool(read["given_up"])
         except (ValueError, KeyError, TypeError, AttributeError):
             right = False
         if not right:
             raise InputError(f"{str(path)!r} is damaged: restore it; without it the round cannot be finished")
-        total = None if given_up else np.frombuffer(content, dtype="<u4").astype(np.uint32)
-        return Kept(total=total, attempts=attempts)
+        return Kept(total=np.frombuffer(content, dtype="<u4").astype(np.uint32), attempts=attempts)
 
     def forget(self) -> None:
         """After the checkpoint: also of rounds before."""

@@ -5,12 +5,14 @@ stage, takes what came back, and ends with the released sum, or None if it was g
 round side by side: the messages of a stage go out at once, so that a round takes as long as one sum.
 
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
-is called before, and whatever happens afterwards there is no other attempt in this round.
+is called before, and whatever happens afterwards there is no other attempt in this round. If it comes to nothing then,
+the noise of an empty cohort is released in its place: nobody outside can tell the two apart.
 
 Guarantees (tests of the same name):
   a_bad_answer_is_its_senders_loss     garbage, another's name, another round's message, the same one twice.
   a_group_that_loses_too_many_aborts_alone   the others go on.
   charged_before_unmasking             nothing of stage `reveal` is sent before the charge.
+  what_is_lost_is_released_as_noise    a sum that was charged and came to nothing is as that of an empty cohort.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -51,13 +53,14 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """``total`` is what may be seen, the server's noise included; None if the sum was given up.
+    """``total`` is what may be seen, the server's noise included; None if nothing was charged, and the sum may be
+    tried again.
 
-    ``is_charged``: then there is no other attempt in this round.
+    ``given_up``: it is noise alone. Only the operator may know.
     """
 
     total: Total | None
-    is_charged: bool
+    given_up: bool
     vanished: int
 
 
@@ -91,8 +94,9 @@ class SumConversation:
             total = yield from self._total()
         except (AbortedError, ExhaustedError) as error:
             self._log(f"round {self._session.round_number}, sum {self._session.place}: {error}")
-            total = None
-        return Result(total=total, is_charged=self.is_charged, vanished=self._vanished)
+            noise = empty_sum(self._planned, randomness=self._randomness) if self.is_charged else None
+            return Result(total=noise, given_up=self.is_charged, vanished=self._vanished)
+        return Result(total=total, given_up=False, vanished=self._vanished)
 
     def _total(self) -> Generator[Outgoing, None, Total]:
         server, digest = self._server, self._session.digest()

@@ -403,7 +403,7 @@ def _as_json(
     state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...]
 ) -> dict[str, Any]:
     # Only of secure sums, so that other records stay as they were.
-    lost = {name: value for name in ("vanished", "aborted") if (value := getattr(record, name))}
+    lost = {"vanished": record.vanished} if record.vanished else {}
     return {
         "round": state.round_number,
         "accuracy": evaluation.accuracy,

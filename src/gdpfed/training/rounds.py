@@ -65,7 +65,7 @@ class RoundRecord:
     """What a simulation may tell of a round. A deployment tells nobody the cohort.
 
     ``dropped`` updates were not finite and count as zero. Of secure sums: so many clients ``vanished`` (in all
-    attempts), and so many sums were ``aborted`` for good.
+    attempts).
     """
 
     round_number: int
@@ -74,7 +74,6 @@ class RoundRecord:
     dropped: int
     update_norm: float
     vanished: int = 0
-    aborted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +84,6 @@ class Released:
     clipped: int
     dropped: int
     vanished: int = 0
-    aborted: int = 0
 
 
 class Release(Protocol):
@@ -152,7 +150,6 @@ def run_round(
         dropped=released.dropped,
         update_norm=float(mechanism.norms(update.unsqueeze(0))[0]),
         vanished=released.vanished,
-        aborted=released.aborted,
     )
     parameters = (state.parameters.double() + update).float()
     following = TrainingState(

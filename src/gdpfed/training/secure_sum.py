@@ -3,9 +3,9 @@
 Place: in `rounds.run_round`, instead of `float_release`. For each sum of the plan (one for each group, or one for all
 if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
 stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
-noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. Then nothing
-of it is used in this round. The noise of an empty cohort is the server's, and so is what makes the variance the same
-for all cohorts.
+noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. A sum that is
+given up is released as noise alone, as that of an empty cohort is: zeros would tell that somebody took part. The noise
+of an empty cohort is the server's, and so is what makes the variance the same for all cohorts.
 
 A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
 can be resumed, and is no private release.
@@ -14,6 +14,7 @@ Guarantees (tests of the same name):
   secure_equals_float_up_to_the_grid   without noise, for every method: less than one grid step for each client.
   secure_noise_matches_the_plan        with nobody lost, the variance of the released sums is the plan's.
   secure_runs_repeat                   the same seed gives the same bytes, also after a resume.
+  what_is_given_up_is_noise            of the released variance, after a charge and after the last attempt alike.
 """
 
 import hashlib
@@ -66,13 +67,12 @@ class SecureRelease:
     ) -> Released:
         """Trains the clients, and runs a protocol for each sum."""
         totals: dict[int, NDArray[np.uint32]] = {}
-        given_up: set[int] = set()
         clipped = dropped = vanished = 0
         for attempt in range(MAX_ATTEMPTS):
             running: dict[int, tuple[PlannedSum, InProcessSum]] = {}
             taking_part: list[int] = []
             for planned in self._planned:
-                if planned.place in totals or planned.place in given_up:
+                if planned.place in totals:
                     continue
                 cohort = [int(client) for client in clients if assignment[client] in planned.groups]
                 vanish = self._vanishing(cohort, seed, state.round_number, attempt)
@@ -99,15 +99,19 @@ class SecureRelease:
                 try:
                     totals[place] = opened.release(planned, randomness=server)
                 except AbortedError:
-                    given_up |= {place} if opened.is_charged else set()
-            if len(totals) + len(given_up) == len(self._planned):
+                    if opened.is_charged:
+                        totals[place] = empty_sum(planned, randomness=server)
+            if len(totals) == len(self._planned):
                 break
+        for planned in self._planned:
+            if planned.place not in totals:
+                session = self._session(state, planned, MAX_ATTEMPTS)
+                totals[planned.place] = empty_sum(planned, randomness=_address(session, _SERVER, seed))
         return Released(
             sums=sparsified(plan, self._decoded(totals)),
             clipped=clipped,
             dropped=dropped,
             vanished=vanished,
-            aborted=len(self._planned) - len(totals),
         )
 
     def _session(self, state: TrainingState, planned: PlannedSum, attempt: int) -> Session:
@@ -121,13 +125,7 @@ class SecureRelease:
         )
 
     def _decoded(self, totals: dict[int, NDArray[np.uint32]]) -> list[torch.Tensor]:
-        """Zero for a sum that was given up: nothing of it is used."""
-        return [
-            torch.from_numpy(decode(totals[planned.place], unit=planned.unit))
-            if planned.place in totals
-            else torch.zeros(planned.num_params, dtype=torch.float64)
-            for planned in self._planned
-        ]
+        return [torch.from_numpy(decode(totals[planned.place], unit=planned.unit)) for planned in self._planned]
 
     def _vanishing(self, cohort: Iterable[int], seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
         """Who falls silent in this attempt, and when."""
