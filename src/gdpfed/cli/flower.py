@@ -10,6 +10,7 @@ import typer
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, rounded_up
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 
 __all__ = ["flower_app"]
 
@@ -21,6 +22,10 @@ _PORT = 9092
 _INNER_PORT = 9093
 Home = Annotated[Path, typer.Argument(help="The server's home.")]
 NodeHomePath = Annotated[Path, typer.Argument(help="The node's home.")]
+CompleteUpTo = Annotated[
+    int,
+    typer.Option("--complete-up-to", help="In cohorts of up to so many clients everyone is everyone's neighbour."),
+]
 
 
 def _say(*lines: str) -> None:
@@ -111,14 +116,15 @@ def init(
     ] = 0.1,
     colluders: Annotated[
         float, typer.Option("--colluders", help="Fraction of a cohort that may tell the server their noise.")
-    ] = 0.0,
+    ] = COLLUDING_FRACTION,
+    complete_up_to: CompleteUpTo = COMPLETE_UP_TO,
 ) -> None:
     """Make the server's home: its identity, settings, and certificates."""
     from gdpfed.flower.certificates import make_certificates
     from gdpfed.flower.homes import make_server_home
     from gdpfed.flower.settings import DeploymentSettings
 
-    settings = DeploymentSettings(dropout_rate=dropout, colluding_fraction=colluders)
+    settings = DeploymentSettings(dropout_rate=dropout, colluding_fraction=colluders, complete_up_to=complete_up_to)
     made = make_server_home(home, settings=settings)
     # The gate speaks to the SuperLink under this address.
     authority = make_certificates(home / "certificates", hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
@@ -179,8 +185,17 @@ def node(
     delta: Annotated[float, typer.Option("--delta", help="The failure probability that goes with it.")],
     name: Annotated[str | None, typer.Option("--name", help="As others will see it. Default: the folder's.")] = None,
     epsilon_server: Annotated[
-        float | None, typer.Option("--epsilon-server", help="The most that the server itself may ever learn.")
+        float | None,
+        typer.Option(
+            "--epsilon-server",
+            help="The most that the server itself may ever learn. Default: ten times --epsilon, 10 at least.",
+        ),
     ] = None,
+    colluders: Annotated[
+        float,
+        typer.Option("--colluders", help="Refuse runs whose noise is sized for a smaller colluding fraction."),
+    ] = COLLUDING_FRACTION,
+    complete_up_to: CompleteUpTo = COMPLETE_UP_TO,
     superlink: Annotated[
         str, typer.Option("--superlink", help="HOST:PORT of the operator's SuperLink, for the command to print.")
     ] = f"HOST:{_PORT}",
@@ -189,7 +204,15 @@ def node(
     from gdpfed.flower.certificates import make_node_key
     from gdpfed.flower.homes import make_node_home
 
-    announcement = make_node_home(home, epsilon=epsilon, delta=delta, name=name, epsilon_server=epsilon_server)
+    announcement = make_node_home(
+        home,
+        epsilon=epsilon,
+        delta=delta,
+        name=name,
+        epsilon_server=epsilon_server,
+        colluding_fraction=colluders,
+        complete_up_to=complete_up_to,
+    )
     public = make_node_key(home)
     path = home / "announcement.json"
     path.write_text(announcement, encoding="utf-8")

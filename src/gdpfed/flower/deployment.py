@@ -134,6 +134,7 @@ class Deployment:
             plan=plan_to_toml(self._plan),
             dropout_rate=float(self._settings.dropout_rate),
             colluding_fraction=float(self._settings.colluding_fraction),
+            complete_up_to=self._settings.complete_up_to,
             enrolment=self._enrolment.digest,
             num_params=shape.num_params,
             test_seed=self._settings.test_seed,

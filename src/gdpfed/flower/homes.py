@@ -42,6 +42,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, save_plan
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon
+from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 from gdpfed.secure.primitives import KEY_BYTES, signing_public
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "make_node_home",
     "make_server_home",
     "pin",
+    "server_allowance",
     "set_plan",
     "write_durably",
 ]
@@ -122,25 +124,42 @@ class NodeBudget:
     """What the node's owner allows.
 
     ``epsilon`` and ``delta`` bound what whoever sees the released models learns. ``epsilon_server`` bounds what the
-    server learns from all that this node ever sends it, at the same delta; without it, each run's plan bounds the
-    number of times that the node takes part. ``colluding_fraction``: at least so much of each cohort must be able to
-    tell the server its noise without harm. ``allow_test_mode``: predictable noise, for tests, never with real data.
+    server learns from all that this node ever sends it, at the same delta; without it, `server_allowance` does: the
+    server writes the plan, so the plan alone is no bound. ``colluding_fraction``: at least so much of each cohort must
+    be able to tell the server its noise without harm. ``complete_up_to``: in cohorts of up to so many clients everyone
+    must be everyone's neighbour. ``allow_test_mode``: predictable noise, for tests, never with real data.
     """
 
     name: str
     epsilon: float
     delta: float
     epsilon_server: float | None = None
-    colluding_fraction: float = 0.0
+    colluding_fraction: float = COLLUDING_FRACTION
+    complete_up_to: int = COMPLETE_UP_TO
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.colluding_fraction < 0.5:
             raise InputError(f"expected 0 <= colluding_fraction < 0.5, got {self.colluding_fraction}")
+        if self.complete_up_to < 1:
+            raise InputError(f"expected complete_up_to >= 1, got complete_up_to={self.complete_up_to}")
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.epsilon_server is not None:
             check_epsilon(self.epsilon_server, field="epsilon_server")
+
+    @property
+    def server_limit(self) -> float:
+        """The most that the server may ever learn: always finite."""
+        return server_allowance(self.epsilon) if self.epsilon_server is None else self.epsilon_server
+
+
+def server_allowance(epsilon: float) -> float:
+    """What the server may learn of a node whose owner said nothing about it: ten times ``epsilon``, 10 at least.
+
+    About what a client of the paper's plans spends that takes part four times as often as expected.
+    """
+    return max(10.0, 10.0 * epsilon)
 
 
 @dataclass(frozen=True)
@@ -222,7 +241,8 @@ def make_node_home(
     delta: float,
     name: str | None = None,
     epsilon_server: float | None = None,
-    colluding_fraction: float = 0.0,
+    colluding_fraction: float = COLLUDING_FRACTION,
+    complete_up_to: int = COMPLETE_UP_TO,
     allow_test_mode: bool = False,
 ) -> str:
     """A new node home; returns its announcement, JSON text to send to the operator."""
@@ -231,8 +251,10 @@ def make_node_home(
         name=name or path.resolve().name,
         epsilon=epsilon,
         delta=delta,
-        epsilon_server=epsilon_server,
+        # Written down, so that the owner sees it.
+        epsilon_server=server_allowance(epsilon) if epsilon_server is None else epsilon_server,
         colluding_fraction=colluding_fraction,
+        complete_up_to=complete_up_to,
         allow_test_mode=allow_test_mode,
     )
     _new_folder(path, "identity.key")

@@ -158,6 +158,11 @@ class Node:
                 f"the noise is sized for a colluding fraction of {terms.colluding_fraction:g}, this node's owner asks "
                 f"for {budget.colluding_fraction:g}"
             )
+        if terms.complete_up_to < budget.complete_up_to:
+            raise PrivacyError(
+                f"cohorts of more than {terms.complete_up_to} clients would stand in a circle, this node's owner asks "
+                f"for a complete graph up to {budget.complete_up_to}"
+            )
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 

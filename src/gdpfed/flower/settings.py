@@ -10,6 +10,7 @@ import tomli_w
 
 from gdpfed.config import from_mapping, parse_toml
 from gdpfed.errors import InputError
+from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 from gdpfed.secure.noise_shares import Tolerance
 
 __all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
@@ -19,13 +20,16 @@ __all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
 class DeploymentSettings:
     """Seconds are how long the server waits for the answers of a stage; who answers later is lost.
 
+    ``dropout_rate``, ``colluding_fraction`` and ``complete_up_to`` are what every cohort must stand
+    (`secure.noise_shares.Tolerance`); they are part of the terms, and a node's owner may ask for more.
     ``start_seconds``: how long to wait for all enrolled nodes before the first round, and for ``min_online`` of them
     before every other: with fewer the run stops rather than spend budgets on noise, and can be resumed.
     ``test_seed``: keys, noise and samples from addresses, for tests only; a node whose owner did not allow it refuses.
     """
 
     dropout_rate: float = 0.1
-    colluding_fraction: float = 0.0
+    colluding_fraction: float = COLLUDING_FRACTION
+    complete_up_to: int = COMPLETE_UP_TO
     start_seconds: float = 60.0
     min_online: float = 0.5
     announce_seconds: float = 60.0
@@ -56,7 +60,11 @@ class DeploymentSettings:
     @property
     def tolerance(self) -> Tolerance:
         """What every cohort must stand."""
-        return Tolerance(dropout_rate=self.dropout_rate, colluding_fraction=self.colluding_fraction)
+        return Tolerance(
+            dropout_rate=self.dropout_rate,
+            colluding_fraction=self.colluding_fraction,
+            complete_up_to=self.complete_up_to,
+        )
 
     def seconds(self, stage: str) -> float:
         """How long the answers of a stage may take."""

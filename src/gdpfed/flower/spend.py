@@ -193,14 +193,13 @@ class Spend:
         """Raises PrivacyError if one more masked input would exceed what the server may learn."""
         if run.sent >= run.cap:
             raise PrivacyError(f"run {run.name!r} has had {run.sent} inputs of this node, as many as its plan allows")
-        if budget.epsilon_server is not None:
-            releases = self.precision + run.event.noise_multiplier**-2.0
-            cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=releases, delta=budget.delta)
-            if cost > budget.epsilon_server:
-                raise PrivacyError(
-                    f"one more input would show the server epsilon {rounded_up(cost)} of this node, more than the "
-                    f"{allowance(budget.epsilon_server)} that its owner allows"
-                )
+        releases = self.precision + run.event.noise_multiplier**-2.0
+        cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=releases, delta=budget.delta)
+        if not cost <= budget.server_limit:
+            raise PrivacyError(
+                f"one more input would show the server epsilon {rounded_up(cost)} of this node, more than the "
+                f"{allowance(budget.server_limit)} that its owner allows: epsilon_server in budget.toml"
+            )
 
     def begin(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""

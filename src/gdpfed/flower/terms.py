@@ -22,11 +22,11 @@ from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
 
 __all__ = ["Terms"]
 
-_FORMAT = 1
+_FORMAT = 2
 _LARGEST = 1 << 22
 _FIELDS = {
     "gdpfed": str, "format": int, "run": str, "plan": str, "dropout_rate": float, "colluding_fraction": float,
-    "enrolment": str, "num_params": int, "test_seed": int | None,
+    "complete_up_to": int, "enrolment": str, "num_params": int, "test_seed": int | None,
 }  # fmt: skip
 
 
@@ -38,6 +38,7 @@ class Terms:
     plan: str
     dropout_rate: float
     colluding_fraction: float
+    complete_up_to: int
     enrolment: bytes
     num_params: int
     test_seed: int | None = None
@@ -54,7 +55,11 @@ class Terms:
     @property
     def tolerance(self) -> Tolerance:
         """What every cohort must stand."""
-        return Tolerance(dropout_rate=self.dropout_rate, colluding_fraction=self.colluding_fraction)
+        return Tolerance(
+            dropout_rate=self.dropout_rate,
+            colluding_fraction=self.colluding_fraction,
+            complete_up_to=self.complete_up_to,
+        )
 
     def verified_plan(self) -> Plan:
         """The plan, every epsilon of it computed again here."""
@@ -73,7 +78,7 @@ class Terms:
     @property
     def digest(self) -> bytes:
         """What sessions are bound to."""
-        return hashlib.sha256(b"gdpfed terms v1\x00" + self.encode()).digest()
+        return hashlib.sha256(b"gdpfed terms v2\x00" + self.encode()).digest()
 
     def signed(self, identity: bytes) -> bytes:
         """For the wire, with the server's signature."""

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.secure.defaults import COMPLETE_UP_TO
 from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 
 __all__ = [
@@ -73,7 +74,7 @@ class Tolerance:
     dropout_rate: float = 0.0
     colluding_fraction: float = 0.0
     abort_rate: float = 0.05
-    complete_up_to: int = 100
+    complete_up_to: int = COMPLETE_UP_TO
 
     def __post_init__(self) -> None:
         for name in ("dropout_rate", "colluding_fraction"):
