@@ -33,7 +33,12 @@ VECTOR = np.concatenate([part.ravel() for part in MODEL])
 
 def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tuple[TrainingState, SecureRelease]:
     """The same plan, seed and training in the simulator."""
-    release = SecureRelease(federation.plan, num_params=NUM_PARAMS, dropout=dropout)
+    release = SecureRelease(
+        federation.plan,
+        num_params=NUM_PARAMS,
+        dropout=dropout,
+        colluders=federation.home.settings.colluding_fraction,
+    )
     state = initial_state(torch.from_numpy(VECTOR), len(federation.numbers))
     for _ in range(federation.rounds):
         number = state.round_number

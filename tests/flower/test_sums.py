@@ -102,10 +102,10 @@ def test_a_group_that_loses_too_many_aborts_alone(tmp_path: Path) -> None:
         federation.grid(deliver=lambda client, message: client >= 5 or stage_of(message) != "agree")
     )
     states = federation.states()
-    assert [states[number, 0] for number in range(2)] == [["aborted", "aborted"]] * 2
+    # After the last attempt noise alone is released, and charged.
+    assert [states[number, 0] for number in range(2)] == [["aborted", "aborted", "published"]] * 2
     assert [states[number, 1] for number in range(2)] == [["published"]] * 2
-    # Nothing was charged to the first group, and nothing of it is in the model.
-    assert federation.ledger().state.run(federation.home.run_name).charged == [0, 2]
+    assert federation.ledger().state.run(federation.home.run_name).charged == [2, 2]
     assert not torch.equal(state.parameters, reference.parameters)
     assert "nothing was unmasked" in federation.server_log
 
@@ -127,14 +127,26 @@ def test_charged_before_unmasking(tmp_path: Path) -> None:
     assert len(seen) >= 8
 
 
-def test_lost_after_the_charge_it_is_given_up(tmp_path: Path) -> None:
-    """Signatures went out and nobody reveals: that counts as a release, and there is no second attempt."""
-    federation = federation_of(tmp_path)
-    federation.serve(federation.grid(deliver=lambda client, message: client >= 5 or stage_of(message) != "reveal"))
-    states = federation.states()
-    assert [states[number, 0] for number in range(2)] == [["charged"]] * 2
-    assert [states[number, 1] for number in range(2)] == [["published"]] * 2
-    assert not list(federation.home.run_path.glob("released-*"))
+def test_what_is_lost_is_released_as_noise(tmp_path: Path) -> None:
+    """Signatures went out and nobody reveals: no second attempt, and what an empty cohort releases."""
+    federation, empty = federation_of(tmp_path / "lost"), federation_of(tmp_path / "empty")
+    state = federation.serve(
+        federation.grid(deliver=lambda client, message: client >= 5 or stage_of(message) != "reveal")
+    )
+    grid = empty.grid()
+    grid.offline = {100, 101, 102, 103, 104}
+    other = empty.serve(grid)
+    # The server's noise has an address in test mode: it is the very noise of an empty cohort.
+    assert torch.equal(state.parameters, other.parameters)
+    assert federation.states() == empty.states()
+    assert set(map(tuple, federation.states().values())) == {("published",)}
+    public = {path.name for path in empty.home.run_path.iterdir()}
+    assert {path.name for path in federation.home.run_path.iterdir()} == public
+    # What is the server's own business differs: times, and the chain of its ledger.
+    for name in public - {"timing.jsonl", "ledger.json", "ledger_mark.json", "run.toml", "terms.json"}:
+        one, same = ((made.home.run_path / name) for made in (federation, empty))
+        if one.is_file():
+            assert one.read_bytes() == same.read_bytes(), name
 
 
 def test_a_client_that_is_offline_is_a_dropout(tmp_path: Path) -> None:

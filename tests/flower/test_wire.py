@@ -12,7 +12,15 @@ from gdpfed.flower.wire import STAGES, Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
 
 KEY = bytes(range(32))
-TERMS = Terms(run="run", plan="format = 1", dropout_rate=0.1, colluding_fraction=0.0, enrolment=bytes(32), num_params=9)
+TERMS = Terms(
+    run="run",
+    plan="format = 1",
+    dropout_rate=0.1,
+    colluding_fraction=0.0,
+    complete_up_to=100,
+    enrolment=bytes(32),
+    num_params=9,
+)
 
 
 @given(stage=st.sampled_from(STAGES), parts=st.lists(st.binary(max_size=50), max_size=5))
