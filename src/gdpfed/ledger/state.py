@@ -9,7 +9,7 @@ Guarantees (tests of the same name):
   the_cap_is_kept           a row in which a client takes part more often than its plan allows is refused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,10 @@ class LedgerState:
         self.about: dict[str, Any] = {}
         self.populations: dict[str, Population] = {}
         self.runs: dict[str, Run] = {}
+        # Names that several populations hold (ledgers of earlier versions); those of them that matter, None where that
+        # must be computed again. See `doubled.py`.
+        self.doubled: dict[str, tuple[str, ...]] = {}
+        self.unsettled: dict[str, tuple[str, ...]] | None = None
 
     def population(self, name: str) -> Population:
         """By name."""
@@ -146,15 +150,32 @@ class LedgerState:
     def _apply_population(self, content: dict[str, Any]) -> None:
         if content["population"] in self.populations:
             raise InputError(f"the population {content['population']!r} exists already")
-        self.populations[content["population"]] = Population(content["population"], content)
+        population = Population(content["population"], content)
+        self.populations[population.name] = population
+        self._note_doubled(population, first=0)
 
     def _apply_join(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
+        before = len(population)
         population.join(content)
+        self._note_doubled(population, first=before)
         for run in self._runs_of(population):
             more = len(population) - len(run.assignment)
             run.assignment = np.concatenate([run.assignment, np.full(more, -1, dtype=np.int16)])
             run.participations = np.concatenate([run.participations, np.zeros(more, dtype=np.int32)])
+
+    def shared(self, labels: Iterable[str], *, population: str) -> Iterator[tuple[str, str]]:
+        """Those of a population's labels that another one holds too, also of clients that left, and its name."""
+        for other in self.populations.values():
+            if other.name != population and other.labels is not None:
+                known = other.places_by_label
+                yield from ((label, other.name) for label in labels if label in known)
+
+    def _note_doubled(self, population: Population, *, first: int) -> None:
+        for label, other in self.shared((population.labels or [])[first:], population=population.name):
+            before = self.doubled.get(label, ())
+            self.doubled[label] = tuple(dict.fromkeys((*before, other, population.name)))
+        self.unsettled = None
 
     def _runs_of(self, population: Population) -> Iterable[Run]:
         return (run for run in self.runs.values() if run.population is population)
@@ -171,11 +192,13 @@ class LedgerState:
             if key == 1:
                 population.end_stays(number, self._charged())
         population.has_left[places] = True
+        self.unsettled = None
         self._forget_limits(population)
 
     def _apply_tighten(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
         population.tighten(unpack(content["clients"]), epsilon=content["epsilon"], delta=content["delta"])
+        self.unsettled = None
         self._forget_limits(population)
 
     def _forget_limits(self, population: Population) -> None:
