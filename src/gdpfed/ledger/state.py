@@ -186,8 +186,8 @@ class LedgerState:
         if self._doubled is None:
             return
         for label, other in self.shared((population.labels or [])[first:], population=population.name):
-            before = self._doubled.get(label, ())
-            self._doubled[label] = tuple(dict.fromkeys((*before, other, population.name)))
+            known = {*self._doubled.get(label, ()), other, population.name}
+            self._doubled[label] = tuple(name for name in self.populations if name in known)
 
     def _runs_of(self, population: Population) -> Iterable[Run]:
         return (run for run in self.runs.values() if run.population is population)
