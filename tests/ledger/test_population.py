@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.population import Population, packed_budgets
+from gdpfed.ledger.state import replayed
 from gdpfed.privacy.budgets import Budgets, parse_compact
 from tests.ledger.books import DELTA, book, play, start
 
@@ -66,6 +68,28 @@ def test_labels_find_clients() -> None:
             counted.places([unknown])
     with pytest.raises(InputError, match="line breaks"):
         packed_budgets(Budgets(epsilons=np.ones(1), deltas=np.full(1, 0.1), clients=("a\nb",)), 0.1)
+
+
+def test_who_joins_gets_no_laxer_delta(shelf: Path) -> None:
+    def deltas(name: str, budgets: Budgets, **given: float) -> list[float]:
+        with Ledger.create(shelf / name) as ledger:
+            ledger.add_population("people", budgets, **given)
+            own = Budgets(epsilons=np.ones(2), deltas=np.array([np.nan, 0.3]), clients=None)
+            places = ledger.join("people", own)
+            state = replayed(ledger.store.rows)
+            assert state.population("people").default_delta == ledger.state.population("people").default_delta
+            return state.population("people").deltas[places].tolist()
+
+    lax = Budgets(epsilons=np.ones(98), deltas=np.array([0.2, *[np.nan] * 97]))
+    assert deltas("default", lax) == [100**-1.1, 0.3]
+    assert deltas("stated", lax, default_delta=1e-6) == [1e-6, 0.3]
+    # A lax default was for those who were there; clients ** -1.1 is what the help promises.
+    assert deltas("large", lax, default_delta=0.1) == [100**-1.1, 0.3]
+    assert deltas("all their own", Budgets(epsilons=np.ones(98), deltas=np.full(98, 0.2))) == [100**-1.1, 0.3]
+    assert deltas("and strict", Budgets(epsilons=np.ones(98), deltas=np.full(98, 1e-9))) == [1e-9, 0.3]
+    # A row of an earlier version does not say what the default was.
+    old = Population("old", packed_budgets(lax, 1e-7))
+    assert old.joining_delta(2) == 100**-1.1
 
 
 def test_who_joins_has_a_budget_at_once(shelf: Path) -> None:

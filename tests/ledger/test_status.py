@@ -1,5 +1,6 @@
 import csv
 import json
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,16 @@ def test_every_client_is_listed(shelf: Path) -> None:
         assert listed[150].spent_release == lax.spent_release
         assert [one.client for one in listed if one.has_left] == ["1"]
         assert list(client_statuses(ledger.state, people, np.array([2]))) == [listed[2]]
+
+
+def test_exports_are_private(shelf: Path) -> None:
+    with played(shelf) as ledger:
+        for name in ("all.json", "all.csv"):
+            (shelf / name).touch(mode=0o644)
+            export(ledger, "rows", shelf / name)
+    written = {file.name: stat.S_IMODE(file.stat().st_mode) for file in shelf.iterdir()}
+    assert set(written.values()) == {0o600}, written
+    assert {"book", "book.journal", "book.key", "book.lock", "all.json", "all.csv"} <= set(written)
 
 
 def test_exports_agree(shelf: Path) -> None:

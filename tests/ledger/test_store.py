@@ -10,15 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger import store as storing
 from gdpfed.ledger.chain import following, pack
 from gdpfed.ledger.journal import read_journal
 from gdpfed.ledger.ledger import Ledger
-from gdpfed.ledger.store import Store
+from gdpfed.ledger.store import Store, is_ledger_file
 from gdpfed.ledger.verify import verify_ledger
 from tests.ledger import killer
 from tests.ledger.books import DELTA, book, plan_for, play, scaled, start
@@ -272,6 +274,51 @@ def test_killed_while_it_is_made(shelf: Path) -> None:
             ledger.add_population("people", scaled(ONE, 1.0))
         assert verify_ledger(path).num_rows == 2
         assert not [file.name for file in path.parent.iterdir() if "new" in file.name]
+
+
+def test_reading_writes_nothing(shelf: Path) -> None:
+    """Not even SQLite's own files; also on a disk that cannot be written. Beside a writer rows of its log are seen."""
+
+    def files() -> dict[str, tuple[int, bytes]]:
+        return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in shelf.iterdir()}
+
+    with book(shelf) as ledger:
+        rows = len(ledger.store.rows)
+        assert len(Ledger.read(shelf / "book").store.rows) == rows
+        start(ledger)
+        assert len(Ledger.read(shelf / "book").store.rows) == rows + 1
+    before = files()
+    assert len(Ledger.read(shelf / "book").store.rows) == rows + 1
+    assert verify_ledger(shelf / "book").num_rows == rows + 1
+    assert files() == before
+    # What an earlier version left behind holds nothing.
+    (shelf / "book-wal").touch()
+    before = files()
+    assert len(Ledger.read(shelf / "book").store.rows) == rows + 1
+    assert files() == before
+    assert is_ledger_file(shelf / "book")
+    assert not is_ledger_file(shelf / "book.journal")
+
+
+def test_a_writer_that_comes_in_between_is_seen(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = book(shelf)
+    rows = len(ledger.store.rows)
+    ledger.close()
+    writers: list[Ledger] = []
+    both_records = storing._both_records
+
+    def meanwhile(path: Path, database: sqlite3.Connection, key: bytes | None) -> Any:
+        found = both_records(path, database, key)
+        if not writers:
+            # It appends itself to the list first: opening reads both records too.
+            writers.append(ledger)
+            writers.append(Ledger.open(path))
+            writers[1].leave("people", ["1"])
+        return found
+
+    monkeypatch.setattr(storing, "_both_records", meanwhile)
+    assert len(Ledger.read(shelf / "book").store.rows) == rows + 1
+    writers[1].close()
 
 
 def test_stopped_before_the_first_row(shelf: Path) -> None:

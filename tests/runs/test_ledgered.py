@@ -209,7 +209,7 @@ def test_a_run_is_found_again_as_it_was(tmp_path: Path) -> None:
     with book(tmp_path, text=TWO) as ledger:
         plan = plan_for(TWO)
         budgets = parse_compact(TWO)
-        ledger.add_population("others", budgets, default_delta=DELTA)
+        ledger.add_population("others", budgets, default_delta=DELTA, other_people=True)
         order, groups = np.arange(200), np.repeat([0, 1], 100)
         link = LedgerLink(path=tmp_path / "book", population="people", run="run")
         for _ in range(2):

@@ -13,6 +13,7 @@ import typer
 from gdpfed import __version__
 from gdpfed.cli.account import account
 from gdpfed.cli.audit import audit
+from gdpfed.cli.check import check
 from gdpfed.cli.data import data_app
 from gdpfed.cli.flower import flower_app
 from gdpfed.cli.ledger import ledger_app
@@ -42,6 +43,7 @@ app.command("plot")(plot_runs)
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.command()(verify)
+app.command()(check)
 app.command()(account)
 app.command()(audit)
 app.add_typer(reproduce_app, name="reproduce")

@@ -9,6 +9,7 @@ import typer
 from gdpfed.cli import options
 from gdpfed.cli.show import console, finite, print_json, rounded_up, table
 from gdpfed.errors import InputError
+from gdpfed.privacy.rounding import allowance, delta_up
 
 __all__ = ["ledger_app"]
 
@@ -36,17 +37,28 @@ def init(
     source: Annotated[str, typer.Argument(help="Clients with budgets: a file, COUNT@EPSILON,..., or a preset.")],
     population: Annotated[str, typer.Option("--population", help="A name for these clients.")] = "clients",
     delta: options.Delta = None,
+    other_people: Annotated[
+        bool,
+        typer.Option(
+            "--other-people",
+            help="Nobody of these clients is in another population of the ledger. Must be said where a population has "
+            "no names: names are compared.",
+        ),
+    ] = False,
     key: Key = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a ledger, or add a population to one: clients and the budgets that hold over all runs."""
+    """Make a ledger, or add a population to one: clients and the budgets that hold over all runs.
+
+    A client is in one population: a name that another one holds is refused.
+    """
     from gdpfed.ledger.ledger import Ledger
     from gdpfed.tasks.task import load_task
 
     budgets = load_task(source).budgets
     opened = Ledger.open(path, key_file=key) if path.exists() else Ledger.create(path, key_file=key)
     with opened as ledger:
-        made = ledger.add_population(population, budgets, default_delta=delta)
+        made = ledger.add_population(population, budgets, default_delta=delta, other_people=other_people)
         head = f"{len(ledger.store.rows)}:{ledger.store.last_hash}"
         public = ledger.state.about["public_key"]
     if as_json:
@@ -87,10 +99,11 @@ def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
         print_json({"populations": populations, "groups": [plain(part) for part in found], "head": head})
         return
     out = console()
-    for one in populations:
+    for population, one in zip(state.populations.values(), populations, strict=True):
+        low, high = (allowance(float(budget)) for budget in (population.epsilons.min(), population.epsilons.max()))
         out.print(
-            f"{one['population']}: {one['clients']:,} clients ({one['left']:,} left), budgets from epsilon "
-            f"{one['epsilon_min']:g} to {one['epsilon_max']:g}, {one['classes']} distinct pasts",
+            f"{one['population']}: {one['clients']:,} clients ({one['left']:,} left), budgets from epsilon {low} to "
+            f"{high}, {one['classes']} distinct pasts",
             soft_wrap=True,
         )
     columns = ["run", "group", "clients", "budget", "delta", "promised", "release", "server mean", "p99", "most"]
@@ -100,8 +113,8 @@ def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
             part.run if part.is_open else f"{part.run} (closed)",
             part.group,
             f"{part.num_clients:,}",
-            f"{part.epsilon:g}",
-            f"{part.delta:.1e}",
+            allowance(part.epsilon),
+            delta_up(part.delta, 2) if part.delta else "",
             rounded_up(part.promised),
             rounded_up(part.spent_release),
             rounded_up(part.spent_server_mean, 2),
@@ -148,8 +161,8 @@ def clients(
     rows = [
         [
             one.client + (" (left)" if one.has_left else ""),
-            f"{one.epsilon:g}",
-            f"{one.delta:.1e}",
+            allowance(one.epsilon),
+            delta_up(one.delta, 2),
             rounded_up(one.spent_release),
             rounded_up(one.spent_server),
             str(one.participations),
@@ -216,6 +229,7 @@ def verify(
         "charges": found.num_charges,
         "published": found.num_published,
         "largest_share": finite(found.largest_share),
+        "not_compared": list(found.not_compared),
     }
     if as_json:
         print_json(content)
@@ -227,6 +241,12 @@ def verify(
         f"{rounded_up(100 * found.largest_share, 2)} % of a budget; head {found.head}",
         soft_wrap=True,
     )
+    if found.not_compared:
+        console().print(
+            f"not known: whether clients of {', '.join(found.not_compared)} are in another population too, and so have "
+            f"two budgets: there are no names to compare",
+            soft_wrap=True,
+        )
 
 
 @ledger_app.command("export")
@@ -235,7 +255,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="A .json or .csv file.")],
     what: Annotated[str, typer.Option("--what", help="'status', 'clients', 'charges' or 'rows'.")] = "clients",
 ) -> None:
-    """Write clients, charges, groups or the rows themselves as JSON or CSV."""
+    """Write clients, charges, groups or the rows themselves as JSON or CSV, readable by you only."""
     from gdpfed.ledger import export as exporting
     from gdpfed.ledger.ledger import Ledger
 
@@ -249,7 +269,7 @@ def receipt(
     client: Annotated[str | None, typer.Argument(help="The client.")] = None,
     population: InPopulation = None,
     key: Key = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: print it.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write, for you only. Default: print it.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check a receipt instead; needs no ledger.")] = False,
     public_key: Annotated[
         str | None, typer.Option("--public-key", help="With --check: the key that the client knows.")
@@ -258,6 +278,7 @@ def receipt(
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
     from gdpfed.ledger import receipts
     from gdpfed.ledger.ledger import Ledger
+    from gdpfed.ledger.private_file import private_file
 
     if check:
         try:
@@ -268,8 +289,8 @@ def receipt(
         spent = rounded_up(found["spent"]["release"], 6)
         whose = "" if public_key else "; with its own key: compare that with the one you were given"
         console().print(
-            f"the receipt holds: client {found['client']} spent epsilon {spent} of {found['budget']['epsilon']:g} "
-            f"at delta {found['budget']['delta']:.3g}{whose}",
+            f"the receipt holds: client {found['client']} spent epsilon {spent} of "
+            f"{allowance(found['budget']['epsilon'])} at delta {delta_up(found['budget']['delta'])}{whose}",
             soft_wrap=True,
         )
         return
@@ -280,10 +301,8 @@ def receipt(
     if out is None:
         print_json(made)
         return
-    try:
-        out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {str(out)!r}: {error.strerror}") from None
+    with private_file(out) as file:
+        file.write((json.dumps(made, indent=2) + "\n").encode())
     console().print(f"{out}: receipt of client {client}", soft_wrap=True)
 
 
@@ -292,9 +311,16 @@ def join(
     path: Path_,
     source: Annotated[str, typer.Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
-    delta: options.Delta = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            "--delta",
+            help="Failure probability for clients that state none. Default: clients ** -1.1, with those who join; the "
+            "population's own default if that is less.",
+        ),
+    ] = None,
 ) -> None:
-    """Let clients join a population."""
+    """Let new clients join a population; none that this or another population of the ledger has, or had."""
     from gdpfed.ledger.ledger import Ledger
     from gdpfed.tasks.task import load_task
 

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.doubled import check_single
 from gdpfed.ledger.population import Population
 from gdpfed.ledger.spend import Budget, History, fits, merged, rounds_that_fit, spent, strictest
 from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.accountant import SampledGaussian
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["check_admission", "check_extension", "limit_of", "one_more_fits", "rounds_left"]
 
@@ -70,6 +72,7 @@ def check_admission(
 ) -> None:
     """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
     spent and are promised."""
+    check_single(state, population)
     over = [
         part
         for part in _parts(state, population, assignment)
@@ -100,14 +103,16 @@ def check_admission(
     held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
     raise ExhaustedError(
         f"run {run!r} would exceed budgets before its end: in {plan.groups[worst.group].name!r}, client "
-        f"{population.label(worst.first_client)!r} and its like have epsilon {before:.4f} of {epsilon:g} spent "
-        f"or promised (delta {delta:.3g}); {allowed} of {plan.num_rounds} rounds would fit{held}",
+        f"{population.label(worst.first_client)!r} and its like have epsilon {rounded_up(before)} of "
+        f"{allowance(epsilon)} spent or promised (delta {delta_up(delta)}); {allowed} of {plan.num_rounds} rounds "
+        f"would fit{held}",
         rounds_left=allowed,
     )
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
     """Raises ExhaustedError unless so many rounds in all keep the budgets of the run's clients."""
+    check_single(state, run.population)
     left = {
         group: _fitting(state, run, group, at_most=max(num_rounds - run.charged[group], 0))
         for group in range(len(run.charged))

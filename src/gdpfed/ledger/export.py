@@ -4,20 +4,22 @@ Place: reads the ledger, for the command line. Clients are everyone's spend, cha
 chain itself, from which all else can be computed again.
 
 Guarantees (tests of the same name):
+  exports_are_private    samples and spends of clients are readable by their owner only.
   exports_agree          JSON and CSV hold the same clients and charges.
 """
 
 import csv
 import dataclasses
+import io
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gdpfed.errors import InputError, suggestion
 from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.private_file import private_file
 from gdpfed.ledger.status import client_statuses, run_history, run_status
 
 __all__ = ["CONTENTS", "Content", "as_json", "export"]
@@ -57,23 +59,20 @@ def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, An
 
 
 def export(ledger: Ledger, content: str, path: Path, *, points: int = 10) -> int:
-    """Writes records to a .json or .csv file, whole or not at all; returns how many."""
+    """Writes records to a .json or .csv file that only its owner can read, whole or not at all; returns how many."""
     kind = path.suffix.lower()
     if kind not in (".json", ".csv"):
         raise InputError(f"expected a file name that ends in .json or .csv, got {path.name!r}")
     records = list(_records(ledger, content, points))
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            if kind == ".json":
-                about = {"ledger": ledger.state.about["id"], "head": [len(ledger.store.rows), ledger.store.last_hash]}
-                json.dump({**about, content: records}, file, indent=1, allow_nan=False)
-                file.write("\n")
-            else:
-                writer = csv.DictWriter(file, fieldnames=list(records[0]) if records else [])
-                writer.writeheader()
-                writer.writerows(records)
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    with private_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        if kind == ".json":
+            about = {"ledger": ledger.state.about["id"], "head": [len(ledger.store.rows), ledger.store.last_hash]}
+            json.dump({**about, content: records}, text, indent=1, allow_nan=False)
+            text.write("\n")
+        else:
+            writer = csv.DictWriter(text, fieldnames=list(records[0]) if records else [])
+            writer.writeheader()
+            writer.writerows(records)
+        text.detach()
     return len(records)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from gdpfed.ledger.chain import GENESIS, Row, row_hash
+from gdpfed.ledger.private_file import private_file, private_opener
 
 __all__ = [
     "JournalRows",
@@ -110,11 +111,6 @@ def _parsed(line: bytes) -> Row | None:
         return None
 
 
-def private_opener(path: str, flags: int) -> int:
-    """For files that hold who took part: nobody else may read them."""
-    return os.open(path, flags, 0o600)
-
-
 def open_journal(path: Path) -> IO[bytes]:
     """To append to."""
     return open(companion(path, "journal"), "ab", buffering=0, opener=private_opener)
@@ -122,13 +118,8 @@ def open_journal(path: Path) -> IO[bytes]:
 
 def rewrite_journal(path: Path, rows: Sequence[Row], *, key: bytes) -> None:
     """Replaces the journal, whole or not at all."""
-    journal = companion(path, "journal")
-    part = companion(path, "journal.part")
-    with open(part, "wb", opener=private_opener) as file:
+    with private_file(companion(path, "journal")) as file:
         file.writelines(journal_line([row], key=key) for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, journal)
     sync_folder(path.parent)
 
 

@@ -35,6 +35,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
 from gdpfed.ledger.chain import pack, pack_places, unpack_places
 from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
+from gdpfed.ledger.doubled import check_new_clients, check_single
 from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
 from gdpfed.ledger.spend import spent
@@ -88,6 +89,8 @@ class Ledger:
                 # Whoever made the files stopped before the first row.
                 ledger._begin()
             ledger._abort_reservations()
+            # Once, here: so that no charge has to wait for it.
+            _ = ledger.state.doubled
         except BaseException:
             store.close()
             raise
@@ -126,18 +129,33 @@ class Ledger:
 
     # Clients.
 
-    def add_population(self, name: str, budgets: Budgets, *, default_delta: float | None = None) -> Population:
-        """Clients with their budgets; ``default_delta`` is for those without their own."""
+    def add_population(
+        self, name: str, budgets: Budgets, *, default_delta: float | None = None, other_people: bool = False
+    ) -> Population:
+        """Clients with their budgets; ``default_delta`` is for those without their own.
+
+        ``other_people``: nobody of them is in another population. Needed where names cannot tell.
+        """
         if name in self.state.populations:
             raise InputError(
                 f"the ledger has a population {name!r} already: choose another name, or let clients join it"
             )
+        check_new_clients(self.state, name, budgets.clients, other_people=other_people)
         delta = budgets.default_delta if default_delta is None else default_delta
-        self._write([("population", {"population": name, **packed_budgets(budgets, delta)})])
+        content = {"population": name, **packed_budgets(budgets, delta)}
+        if default_delta is not None or np.isnan(budgets.deltas).any():
+            content["default_delta"] = delta
+        if other_people:
+            content["other_people"] = True
+        self._write([("population", content)])
         return self.state.population(name)
 
     def join(self, population: str, budgets: Budgets, *, default_delta: float | None = None) -> IntArray:
-        """More clients; returns their places. They take part once they are enrolled in a run."""
+        """More clients; returns their places. They take part once they are enrolled in a run.
+
+        Who states no delta gets ``default_delta``, or `Population.joining_delta`. Without names nobody can tell whether
+        a client is new: who joins is another person by definition.
+        """
         found = self.state.population(population)
         if (budgets.clients is None) != (found.labels is None):
             named = "with" if found.labels is not None else "without"
@@ -147,7 +165,8 @@ class Ledger:
                 raise InputError(
                     f"population {population!r} has a client {label!r} already: tighten its budget instead"
                 )
-        delta = float(found.deltas.max()) if default_delta is None else default_delta
+        check_new_clients(self.state, population, budgets.clients, other_people=True)
+        delta = found.joining_delta(len(budgets)) if default_delta is None else default_delta
         before = len(found)
         self._write([("join", {"population": population, **packed_budgets(budgets, delta)})])
         return np.arange(before, len(found), dtype=np.int64)
@@ -296,6 +315,7 @@ class Ledger:
 
     def _check_budget(self, run: Run, group: int, *, pending: int) -> None:
         """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
+        check_single(self.state, run.population)
         limit = limit_of(self.state, run, group)
         if run.charged[group] + pending < limit:
             return

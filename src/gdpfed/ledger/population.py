@@ -7,11 +7,13 @@ members' budgets: a million clients cost what their few classes cost.
 Guarantees (tests of the same name):
   classes_are_exact            two clients share a class exactly if they share their past.
   a_budget_only_tightens       raising an epsilon or a delta is refused.
+  who_joins_gets_no_laxer_delta   than clients ** -1.1 and the population's own default, unless its own is stated.
   labels_find_clients          every client is found by its label, an unknown one is named.
 """
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,7 @@ from gdpfed.ledger.spend import Budget, strictest
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.calibrate import check_epsilon
+from gdpfed.privacy.rounding import allowance
 
 __all__ = ["Population", "Stay", "packed_budgets"]
 
@@ -62,6 +65,9 @@ class Population:
         self.epsilons: NDArray[np.float64] = np.empty(0)
         self.deltas: NDArray[np.float64] = np.empty(0)
         self.labels: list[str] | None = [] if "labels" in content else None
+        # What was said when it was added: the delta of who states none, and that nobody of it is in another population.
+        self.default_delta: float | None = content.get("default_delta")
+        self.are_other_people = bool(content.get("other_people", False))
         self.has_left: NDArray[np.bool_] = np.empty(0, dtype=bool)
         self.class_of: NDArray[np.int32] = np.empty(0, dtype=np.int32)
         # What the server has seen of each client: the sum of 1 / noise_multiplier^2 over its participations.
@@ -97,6 +103,12 @@ class Population:
             raise InputError(f"population {self.name!r} has no client {missing!r}{suggestion(missing, known)}")
         return np.array(found, dtype=np.int64)
 
+    def joining_delta(self, num_joining: int) -> float:
+        """For clients that join and state no delta: as for a new population, clients ** -1.1, those who join among
+        them; less if the population's own default is less. Never what the laxest of the others allows."""
+        own = float(self.deltas.max()) if self.default_delta is None else self.default_delta
+        return min(math.pow(len(self) + num_joining, -1.1), own)
+
     def join(self, content: dict[str, Any]) -> None:
         """New clients, with budgets and no past."""
         epsilons, deltas = unpack(content["epsilons"]), unpack(content["deltas"])
@@ -109,8 +121,9 @@ class Population:
             taken = next((label for label in added if label in self.places_by_label), None) if len(self) else None
             if taken is not None:
                 raise InputError(f"population {self.name!r} has a client {taken!r} already")
+            if "places_by_label" in self.__dict__:
+                self.places_by_label.update((label, place) for place, label in enumerate(added, start=len(self)))
             self.labels = [*self.labels, *added]
-            self.__dict__.pop("places_by_label", None)
         count = len(epsilons)
         self.epsilons = np.concatenate([self.epsilons, epsilons])
         self.deltas = np.concatenate([self.deltas, deltas])
@@ -131,8 +144,8 @@ class Population:
             if over.any():
                 first = int(places[np.argmax(over)])
                 raise PrivacyError(
-                    f"client {self.label(first)!r} allows {name}={values[first]:g}, less than {value:g}: a budget is "
-                    f"only tightened, since rounds were promised within it"
+                    f"client {self.label(first)!r} allows {name}={allowance(float(values[first]))}, less than "
+                    f"{value!r}: a budget is only tightened, since rounds were promised within it"
                 )
 
     def tighten(self, places: IntArray, *, epsilon: float | None, delta: float | None) -> None:

@@ -9,7 +9,7 @@ Guarantees (tests of the same name):
   the_cap_is_kept           a row in which a client takes part more often than its plan allows is refused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,9 @@ class LedgerState:
         self.about: dict[str, Any] = {}
         self.populations: dict[str, Population] = {}
         self.runs: dict[str, Run] = {}
+        # See `doubled.py`; None where it must be computed first. Who only reads a status does not wait for it.
+        self._doubled: dict[str, tuple[str, ...]] | None = None
+        self.unsettled: dict[str, tuple[str, ...]] | None = None
 
     def population(self, name: str) -> Population:
         """By name."""
@@ -146,15 +149,45 @@ class LedgerState:
     def _apply_population(self, content: dict[str, Any]) -> None:
         if content["population"] in self.populations:
             raise InputError(f"the population {content['population']!r} exists already")
-        self.populations[content["population"]] = Population(content["population"], content)
+        population = Population(content["population"], content)
+        self.populations[population.name] = population
+        self._note_doubled(population, first=0)
 
     def _apply_join(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
+        before = len(population)
         population.join(content)
+        self._note_doubled(population, first=before)
         for run in self._runs_of(population):
             more = len(population) - len(run.assignment)
             run.assignment = np.concatenate([run.assignment, np.full(more, -1, dtype=np.int16)])
             run.participations = np.concatenate([run.participations, np.zeros(more, dtype=np.int32)])
+
+    def shared(self, labels: Sequence[str], *, population: str) -> Iterator[tuple[str, str]]:
+        """Those of a population's labels that another one holds too, also of clients that left, and its name."""
+        for other in self.populations.values():
+            if other.name != population and other.labels is not None:
+                known = other.places_by_label
+                # Much faster, and nearly always the end of it.
+                if not known.keys().isdisjoint(labels):
+                    yield from ((label, other.name) for label in labels if label in known)
+
+    @property
+    def doubled(self) -> dict[str, tuple[str, ...]]:
+        """Names that several populations hold (in ledgers of earlier versions), and these populations."""
+        if self._doubled is None:
+            self._doubled = {}
+            for population in self.populations.values():
+                self._note_doubled(population, first=0)
+        return self._doubled
+
+    def _note_doubled(self, population: Population, *, first: int) -> None:
+        self.unsettled = None
+        if self._doubled is None:
+            return
+        for label, other in self.shared((population.labels or [])[first:], population=population.name):
+            known = {*self._doubled.get(label, ()), other, population.name}
+            self._doubled[label] = tuple(name for name in self.populations if name in known)
 
     def _runs_of(self, population: Population) -> Iterable[Run]:
         return (run for run in self.runs.values() if run.population is population)
@@ -171,11 +204,13 @@ class LedgerState:
             if key == 1:
                 population.end_stays(number, self._charged())
         population.has_left[places] = True
+        self.unsettled = None
         self._forget_limits(population)
 
     def _apply_tighten(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
         population.tighten(unpack(content["clients"]), epsilon=content["epsilon"], delta=content["delta"])
+        self.unsettled = None
         self._forget_limits(population)
 
     def _forget_limits(self, population: Population) -> None:

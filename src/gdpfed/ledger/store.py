@@ -19,6 +19,7 @@ Guarantees (tests of the same name):
   a_damaged_log_forgets_nothing     the write-ahead log cut or changed at 50 offsets: every acknowledged row is there.
   a_damaged_journal_is_repaired     the same for the journal.
   a_full_disk_stops_before_the_release   disk full or read-only at every commit: an error, and no acknowledgement.
+  reading_writes_nothing            no file is made or changed by reading a ledger that nobody is writing.
   lost_last_rows_are_noticed        rows cut off the end of both records do not match the sealed head.
 
 Does not notice: an old copy of all files put back (compare the head with one noted elsewhere: a receipt holds one), or
@@ -50,10 +51,12 @@ from gdpfed.ledger.journal import (
     write_all,
 )
 
-__all__ = ["KEY_BYTES", "FaultPoint", "Store", "read_key"]
+__all__ = ["KEY_BYTES", "FaultPoint", "Store", "is_ledger_file", "read_key"]
 
 KEY_BYTES = 32
 _APPLICATION = 0x67647066
+# Where SQLite keeps it.
+_HEADER_BYTES, _APPLICATION_AT = 100, 68
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER, hash TEXT, seal TEXT)",
@@ -91,7 +94,8 @@ def read_key(path: Path) -> bytes:
 def _make_key(path: Path) -> None:
     """Whole or not at all: half a key would be in the way for ever. One that another process makes is not replaced."""
     part = companion(path, f"new{os.getpid()}")
-    with open(part, "wb", opener=private_opener) as file:
+    part.unlink(missing_ok=True)
+    with open(part, "xb", opener=private_opener) as file:
         file.write(secrets.token_bytes(KEY_BYTES))
         file.flush()
         os.fsync(file.fileno())
@@ -171,9 +175,8 @@ class Store:
         _expect_ledger(path)
         own = companion(path, "key")
         key = read_key(key_file or own) if key_file is not None or own.exists() else None
-        with _explained(path), contextlib.closing(_connected(path, read_only=True)) as database:
-            # The database first: a writer adds to the journal before.
-            known, journal, damaged = _both_records(path, database, key)
+        with _explained(path):
+            known, journal, damaged = _undisturbed(path, key) or _beside_a_writer(path, key)
         store = cls(path, key=key, rows=known + journal[len(known) :], lock=None, fault=_no_fault)
         store.journal_is_damaged = damaged
         return store
@@ -320,7 +323,8 @@ def _expect_ledger(path: Path) -> None:
 
 
 def _locked(path: Path) -> IO[str]:
-    lock = companion(path, "lock").open("a+", encoding="ascii")
+    # Private too: whoever could read it could lock it, and so keep the owner out.
+    lock = open(companion(path, "lock"), "a+", encoding="ascii", opener=private_opener)  # noqa: SIM115 - kept
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -336,19 +340,59 @@ def _locked(path: Path) -> IO[str]:
     return lock
 
 
-def _connected(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+def is_ledger_file(path: Path) -> bool:
+    """Whether the file says of itself that it is a ledger, or a node's own; it may be damaged all the same."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+    return head.startswith(b"SQLite format 3\x00") and head[_APPLICATION_AT:][:4] == _APPLICATION.to_bytes(4, "big")
+
+
+_Records = tuple[list[Row], list[Row], bool]
+
+
+def _undisturbed(path: Path, key: bytes | None) -> _Records | None:
+    """Both records without writing anything, not even SQLite's files for sharing; None where a log has rows too, or a
+    writer came in between."""
+
+    def now() -> tuple[int, int, int] | None:
+        log = path.with_name(path.name + "-wal")
+        if log.exists() and log.stat().st_size:
+            return None
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    before = now()
+    if before is None:
+        return None
+    try:
+        with contextlib.closing(_connected(path, "ro&immutable=1")) as database:
+            found = _both_records(path, database, key)
+    except PrivacyError:
+        if now() == before:
+            raise
+        return None
+    return found if now() == before else None
+
+
+def _beside_a_writer(path: Path, key: bytes | None) -> _Records:
+    with contextlib.closing(_connected(path, "ro")) as database:
+        # The database first: a writer adds to the journal before.
+        return _both_records(path, database, key)
+
+
+def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5.0)
-    if not read_only:
-        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
+    if mode == "rwc":
+        (found,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if found != "wal":
             database.close()
             raise InputError(f"the file system of {str(path)!r} has no write-ahead log: put the ledger on a local disk")
         database.execute("PRAGMA synchronous = FULL")
     return database
 
 
-def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -> tuple[list[Row], list[Row], bool]:
+def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -> _Records:
     """The rows of the database, those of the journal, and whether the journal is damaged; PrivacyError where they
     differ."""
     try:

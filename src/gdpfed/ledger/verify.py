@@ -2,7 +2,7 @@
 
 Place: reads the files, trusts nothing that was computed before. In order: the hash chain of both records and the sealed
 head; that every row can follow the rows before it; every claim of every plan; that no charge took a client above the
-budget that it had then; every spend that a closed run recorded.
+budget that it had then; every spend that a closed run recorded; that nobody has two budgets.
 
 Guarantees (tests of the same name):
   any_changed_row_fails         an edited, deleted, moved or added row makes it fail, and is named.
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.doubled import check_no_doubled, not_compared
 from gdpfed.ledger.population import Population
 from gdpfed.ledger.spend import spent
 from gdpfed.ledger.state import LedgerState
 from gdpfed.ledger.store import Store
 from gdpfed.privacy.cache import without_cache
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["Verified", "verify_ledger"]
 
@@ -31,7 +33,10 @@ Counts = dict[tuple[str, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was found true. ``largest_share`` is the largest part of a budget that some client has spent."""
+    """What was found true. ``largest_share`` is the largest part of a budget that some client has spent.
+
+    ``not_compared`` are populations of which nobody can tell whether their clients are in another one too.
+    """
 
     num_rows: int
     head: str
@@ -41,6 +46,7 @@ class Verified:
     num_charges: int
     num_published: int
     largest_share: float
+    not_compared: tuple[str, ...]
     state: LedgerState
 
 
@@ -68,6 +74,7 @@ def verify_ledger(path: str | Path, *, key_file: Path | None = None, known_head:
         num_charges=sum(run.count("charged") + run.count("published") for run in runs),
         num_published=sum(run.count("published") for run in runs),
         largest_share=share,
+        not_compared=tuple(not_compared(state)),
         state=state,
     )
 
@@ -102,7 +109,9 @@ def _replay(store: Store) -> tuple[LedgerState, float]:
                 run.plan.verify()
         if row.kind == "close":
             _check_recorded(state, row.content, row.number)
-    return state, _check_spends(state, checked, share)[0]
+    share, _ = _check_spends(state, checked, share)
+    check_no_doubled(state)
+    return state, share
 
 
 def _check_spends(state: LedgerState, checked: Counts, share: float) -> tuple[float, Counts]:
@@ -127,8 +136,8 @@ def _check_class(state: LedgerState, population: Population, number: int) -> flo
         if cost > epsilon:
             client = population.label(int(population.members(number)[0]))
             raise PrivacyError(
-                f"client {client!r} of {population.name!r} and its like spent epsilon {cost:.6g} at delta {delta:.3g}, "
-                f"more than the {epsilon:g} that the strictest of them allowed"
+                f"client {client!r} of {population.name!r} and its like spent epsilon {rounded_up(cost, 6)} at delta "
+                f"{delta_up(delta)}, more than the {allowance(epsilon)} that the strictest of them allowed"
             )
         share = max(share, cost / epsilon)
     return share

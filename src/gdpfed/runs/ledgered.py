@@ -14,9 +14,6 @@ Guarantees (tests of the same name):
 
 import dataclasses
 import hashlib
-import json
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,36 +28,12 @@ from gdpfed.ledger.state import Run
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.budgets import Budgets
+from gdpfed.runs.link import LedgerLink, read_link
 from gdpfed.training.rounds import Release, Released, TrainingState, Updates
 
 __all__ = ["LedgerLink", "LedgeredRelease", "check_link", "joined_run", "population_of", "read_link"]
 
 IntArray = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerLink:
-    """Where a run is accounted for: the ledger's file, the population, and the run's name in it."""
-
-    path: Path
-    population: str
-    run: str
-
-    def as_json(self) -> str:
-        """For the run's folder."""
-        content = {"ledger": str(self.path), "population": self.population, "run": self.run}
-        return json.dumps(content, indent=2) + "\n"
-
-
-def read_link(path: Path) -> LedgerLink | None:
-    """What `as_json` wrote, or None where there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return LedgerLink(path=Path(content["ledger"]), population=content["population"], run=content["run"])
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"expected ledger, population and run in {str(path)!r}: restore the file") from None
 
 
 def population_of(ledger: Ledger, name: str | None) -> str:
