@@ -47,17 +47,20 @@ __all__ = ["ONE_LIAR", "LyingServer", "Reading", "cohort_size", "num_victims", "
 
 # Nobody is expected to collude: the noise is sized for none, and yet one does.
 ONE_LIAR = Tolerance(dropout_rate=0.4)
-_SMALLEST, _LARGEST = 11, 41
-_FEWEST_VICTIMS, _CANARIES_FOR_A_VICTIM = 240, 40
+_SMALLEST, _LARGEST = 11, 61
+_FEWEST_VICTIMS, _CANARIES_FOR_A_VICTIM = 300, 33
 # The test is known beforehand: few have to choose it.
-_CHOOSE_EVERY = 10
+_CHOOSE_EVERY = 5
 # Beyond all other seeds of an audit.
 _SESSIONS = 3 * 2**30 + 2**29
 
 
 def cohort_size(noise_multiplier: float) -> int:
-    """Odd, and so large that a single noise share's std is about half of the clip norm, where that is quick enough."""
-    wanted = math.ceil((1.8 * noise_multiplier) ** 2)
+    """So large that the clip norm is two stds of a single noise share or more, where that is quick enough.
+
+    Odd: in even cohorts two quorums of n // 2 + 1 have two clients in common, one of whom is honest.
+    """
+    wanted = math.ceil((2.2 * noise_multiplier) ** 2)
     return int(np.clip(2 * wanted - 1, _SMALLEST, _LARGEST))
 
 

@@ -13,7 +13,8 @@ Three scores, over all rounds of a population:
   sums without noise   how many are zero, or so near to it that nothing was added.
   likelihood ratio     as in the release view.
   squares              of all coordinates: noise of another size where somebody took part.
-The claim is that of the release view.
+The last two are in whole stds: few populations choose the test, and would find thresholds that mean nothing. The claim
+is that of the release view.
 
 Guarantees (tests of the same name):
   lost_sums_tell_nothing      with and without its client a population releases noise: the real path is not flagged.
@@ -40,8 +41,7 @@ __all__ = ["LOSS_RATE", "NUM_LOSSY", "rounds_with_losses", "watch_losses"]
 
 NUM_LOSSY = 6000
 LOSS_RATE = 0.45
-# Zero is zero: few have to choose the test.
-_CHOOSE_EVERY = 20
+_CHOOSE_EVERY = 10
 _NUM_PARAMS = 4
 # Of the planned noise std.
 _NOTHING = 1e-9
@@ -62,14 +62,19 @@ def watch_losses(
     group = plan.groups[place]
     inside = np.arange(NUM_LOSSY) < NUM_LOSSY // 2
     sums = _released(plan, place, seed, colluders, make_release, num_inside=int(inside.sum())) / group.noise_std
+    choose = np.arange(NUM_LOSSY) % _CHOOSE_EVERY == 0
+    ratios = release_scores(sums[:, :, 0], noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate)
     scores = {
         "sums without noise": (np.abs(sums).max(axis=2) < _NOTHING).sum(axis=0).astype(np.float64),
-        "likelihood ratio": release_scores(
-            sums[:, :, 0], noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate
-        ),
-        "squares": np.square(sums).sum(axis=(0, 2)),
+        "likelihood ratio": _in_stds(ratios, choose),
+        "squares": _in_stds(np.square(sums).sum(axis=(0, 2)), choose),
     }
-    return ScoredCanaries(scores=scores, inside=inside, choose=np.arange(NUM_LOSSY) % _CHOOSE_EVERY == 0)
+    return ScoredCanaries(scores=scores, inside=inside, choose=choose)
+
+
+def _in_stds(values: NDArray[np.float64], choose: NDArray[np.bool_]) -> NDArray[np.float64]:
+    whole: NDArray[np.float64] = np.floor(values / values[choose].std())
+    return whole
 
 
 def _released(
