@@ -8,6 +8,7 @@ import pytest
 from gdpfed.audit import audit as auditing
 from gdpfed.audit.audit import audit_plan, group_place
 from gdpfed.audit.controls import CONTROLS
+from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.settings import PlanSettings
@@ -17,7 +18,8 @@ from tests.audit.plans import fmnist_plan, small_plan
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_correct_code_is_never_flagged(seed: int) -> None:
-    """Three budgets, float sums at 10,000 canaries and integer ones at 2,000; alpha = 1e-3 for each report."""
+    """Three budgets, float sums at 10,000 canaries and integer ones at 2,000; alpha = 1e-3 for each report. A tenth of
+    the clients vanishes, a tenth colludes."""
     plan = fmnist_plan()
     for mechanisms, num_canaries in ((("float",), 10_000), (("integer",), 2_000)):
         report = audit_plan(
@@ -29,7 +31,8 @@ def test_correct_code_is_never_flagged(seed: int) -> None:
             with_power=False,
         )
         assert not report.contradicted
-        assert len(report.rows) == 9
+        # Lost sums in each group, and one server that lies.
+        assert len(report.rows) == (9 if mechanisms == ("float",) else 13)
         for row in report.rows:
             assert row.finding.epsilon_lower <= row.finding.claim
             assert row.finding.curve_lower <= row.finding.curve_claim
@@ -39,11 +42,13 @@ def test_correct_code_is_never_flagged(seed: int) -> None:
 def test_every_control_is_flagged(place: int) -> None:
     """At budgets 0.5, 1.5 and 3, with 6,000 canaries."""
     plan = fmnist_plan()
-    assert len(CONTROLS) == 5
+    assert len(CONTROLS) == 7
+    tolerance = every_size_complete(dropout=0.1, colluders=0.1)
+    sending = auditing._Sending(num_canaries=6_000, seed=1, tolerance=tolerance, alpha=1e-4)
     for control in CONTROLS:
-        result = auditing._run_control(control, plan, place, 6_000, 1, 1e-4)
+        result = auditing._run_control(control, plan, place, sending)
         assert result.flagged, control.name
-        if control.path is not None:
+        if control.path is not None or control.believed is not None:
             assert (result.finding.noise_at_most or 9) < 1
 
 
@@ -83,6 +88,25 @@ def test_report_states_its_power() -> None:
     assert report.alpha_each == pytest.approx(1e-3 / 3)
 
 
+def test_alpha_is_for_all_claims() -> None:
+    """Of integer sums also lost ones, in each group, and the server that lies."""
+    plan = small_plan()
+    report = audit_plan(
+        plan, seed=4, num_canaries=400, places=[1, 2], dropout=0.2, colluders=0.0, with_controls=False, with_power=False
+    )
+    assert len(report.rows) == 13
+    assert report.alpha_each == pytest.approx(1e-3 / 13)
+    content = report.as_json()
+    assert (content["dropout"], content["colluders"]) == (0.2, 0.0)
+    assert [(claim["mechanism"], claim["view"]) for claim in content["claims"][-2:]] == [
+        ("integer", "losses"),
+        ("protocol", "lies"),
+    ]
+    # The strictest of those that are audited.
+    assert content["claims"][-1]["group"] == "group 2"
+    assert not report.contradicted
+
+
 def test_a_false_plan_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real path with half of the noise."""
     plan = small_plan()
@@ -107,5 +131,7 @@ def test_what_cannot_be_audited_is_refused() -> None:
         audit_plan(plan, seed=1, mechanisms=("floot",))
     with pytest.raises(InputError, match="0 < alpha"):
         audit_plan(plan, seed=1, alpha=0.0)
+    with pytest.raises(InputError, match=r"dropout_rate < 0\.5"):
+        audit_plan(plan, seed=1, dropout=0.5)
     with pytest.raises(InputError, match="did you mean 'group 1'"):
         group_place(plan, "group1")

@@ -8,8 +8,9 @@ import torch
 
 from gdpfed.audit.canaries import float_path, integer_path, observe, send_canaries
 from gdpfed.audit.ideal import ideal_canaries
-from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
 from gdpfed.errors import InputError
+from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.rounds import initial_state
 from gdpfed.training.sampling import sample_clients
 from gdpfed.training.secure_sum import SecureRelease
@@ -77,6 +78,102 @@ def test_same_as_the_protocol(method: str) -> None:
         ]
         for ours, theirs in zip(*sums, strict=True):
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("method", ["gdpfed", "pooled"])
+def test_same_as_the_protocol_with_losses(method: str) -> None:
+    """Three tenths vanish, a tenth colludes: whatever becomes of a sum, the bits are those of the protocol."""
+    plan = small_plan(method)
+    generator = np.random.default_rng(7)
+    assignment = np.array([0] * 6 + [1] * 5 + [2] * 4)
+    updates = torch.from_numpy(generator.normal(size=(15, 12)))
+    tolerance = every_size_complete(dropout=0.3, colluders=0.1)
+    ours = IntegerRelease(plan, num_params=12, tolerance=tolerance)
+    theirs = SecureRelease(plan, num_params=12, dropout=0.3, colluders=0.1)
+    ends = set()
+    for seed in (1, 2, 3):
+        for number in range(10):
+            # Of one or two clients also: those are given up.
+            clients = np.flatnonzero(generator.random(15) < (0.1, 0.4)[number % 2])
+            state = dataclasses.replace(initial_state(torch.zeros(12), 15), round_number=number)
+            one, two = (
+                release(
+                    state,
+                    plan=plan,
+                    assignment=assignment,
+                    clients=clients,
+                    updates=lambda _parameters, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])]),
+                    seed=seed,
+                ).sums
+                for release in (ours, theirs)
+            )
+            assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
+            for planned in ours._planned:
+                cohort = [int(client) for client in clients if assignment[client] in planned.groups]
+                course = course_of(cohort, tolerance=tolerance, seed=seed, round_number=number)
+                ends.add((course.roster > 0, bool(course.arrived), course.unmasked, course.attempt > 0))
+    # Released at once, and after an abort; charged and lost.
+    assert {(True, True, True, False), (True, True, True, True), (True, True, False, False)} <= ends
+
+
+def test_a_sum_that_is_given_up_is_the_protocols() -> None:
+    """Seeds in which a cohort of two loses somebody five times, and one of three after the charge."""
+    plan = small_plan()
+    tolerance = every_size_complete(dropout=0.45)
+    updates = torch.ones((3, 6), dtype=torch.float64)
+    for clients, wanted in (([0, 1], (5, False)), ([0, 1, 2], (0, True))):
+        seed = next(
+            seed
+            for seed in range(5000)
+            if (course := course_of(clients, tolerance=tolerance, seed=seed, round_number=0)).roster
+            and not course.unmasked
+            and (course.attempt, bool(course.arrived)) == wanted
+        )
+        one, two = (
+            release(
+                initial_state(torch.zeros(6), 3),
+                plan=plan,
+                assignment=np.zeros(3, dtype=np.int64),
+                clients=np.array(clients),
+                updates=lambda _parameters, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])]),
+                seed=seed,
+            ).sums
+            for release in (
+                IntegerRelease(plan, num_params=6, tolerance=tolerance),
+                SecureRelease(plan, num_params=6, dropout=0.45),
+            )
+        )
+        assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
+        assert (one[0] != 0).all()
+
+
+def test_the_server_is_left_with_the_planned_noise() -> None:
+    """In every round of small and larger cohorts, variance 1 at 6 standard errors; what is released has more."""
+    plan = small_plan()
+    num = 4_000
+    for dropout, colluders in ((0.0, 0.0), (0.3, 0.0), (0.1, 0.1), (0.3, 0.2)):
+        tolerance = every_size_complete(dropout=dropout, colluders=colluders)
+        release = IntegerRelease(plan, num_params=num, tolerance=tolerance)
+        for cohort in (0, 1, 2, 5, 12):
+            squares = []
+            for seed in range(4):
+                made = release(
+                    initial_state(torch.zeros(num), 12),
+                    plan=plan,
+                    assignment=np.zeros(12, dtype=np.int64),
+                    clients=np.arange(cohort),
+                    updates=lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
+                    seed=seed,
+                )
+                squares.append((made.server_sums[0] / plan.groups[0].noise_std).square().mean().item())
+                assert made.sums[0].std() >= 0.9 * made.server_sums[0].std()
+            assert abs(np.mean(squares) - 1) < 6 * np.sqrt(2 / (4 * num))
+            if cohort:
+                planned = release._planned[0]
+                share = noise_share(
+                    total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=num
+                )
+                assert planned.noise_variance <= share.guaranteed_variance < planned.noise_variance + cohort
 
 
 def test_too_few_canaries_are_refused() -> None:

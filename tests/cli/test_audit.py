@@ -17,7 +17,8 @@ def test_audit_prints_claims_bounds_and_controls(tmp_path: Path, capsys: pytest.
     picture = tmp_path / "audit.svg"
     code, out, err = call(capsys, "audit", *QUICK, "--plot", str(picture))
     assert code == 0, err
-    assert out.count("stands") == 10
+    assert out.count("stands") == 13
+    assert "dropout 0.1, colluders 0.1" in out
     assert "no noise" in out
     assert "nothing contradicts the claims" in out
     assert "alpha = 0.001 for the whole report" in out
@@ -70,6 +71,8 @@ def test_audit_of_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("--mechanism", "double"), "expected mechanism"),
         (("--alpha", "2"), "0 < alpha"),
         (("--canaries", "10"), "200 canaries"),
+        (("--dropout", "0.5"), "dropout_rate < 0.5"),
+        (("--colluders", "-0.1"), "0 <= colluding_fraction"),
         (("--workers", "0"), "--workers >= 1"),
         (("--train", "--plot", "a.png"), "without --train"),
         (("--train", "--mechanism", "float"), "secure = true"),

@@ -8,6 +8,9 @@ one training, and their scores are independent of each other.
 Sums are looked at before Top-k, which comes after the noise and can only hide something: the server sees them so, and
 Top-k would make one canary's coordinate depend on the others'.
 
+Integer sums lose clients as the secure sum does, if ``tolerance`` says so. Then the server's view has sums of its own
+(`integer_release`), and who took part is who was sampled: a canary that vanished is missed there, which costs power.
+
 Canaries go in batches, each a training of its own with its own seed, so that a batch's cohort has about ten clients,
 or a few where the rate is small.
 
@@ -25,20 +28,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gdpfed.audit.bounds import ScoredCanaries
-from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
 from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
+from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.training.rounds import Release, float_release, initial_state
 from gdpfed.training.sampling import sample_clients
 
 __all__ = [
     "MECHANISMS",
     "SEEDS",
+    "MakeRelease",
     "Observed",
     "Path",
     "ViewedCanaries",
     "batch_size",
+    "before_top_k",
     "float_path",
     "integer_path",
     "observe",
@@ -54,8 +60,8 @@ _CHUNK = 128
 # A batch has the seed SEEDS * seed + its number.
 SEEDS = 2**32
 
-# (plan, number of coordinates) -> what releases sums
-MakeRelease = Callable[[Plan, int], Release]
+# (plan, number of coordinates, losses) -> what releases sums
+MakeRelease = Callable[[Plan, int, Tolerance], Release]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +77,11 @@ class Path:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observed:
-    """One batch: (rounds, canaries). ``sums`` in planned noise stds; ``taking_part`` also of those outside."""
+    """One batch: (rounds, canaries). ``sums``, and those that the server is left with, in planned noise stds;
+    ``taking_part`` also of those outside."""
 
     sums: NDArray[np.float64]
+    server_sums: NDArray[np.float64]
     taking_part: NDArray[np.bool_]
     inside: NDArray[np.bool_]
 
@@ -86,8 +94,11 @@ class ViewedCanaries:
     server: ScoredCanaries
 
 
-float_path = Path(name="float", make_release=lambda _plan, _num_params: float_release)
-integer_path = Path(name="integer", make_release=lambda plan, num_params: IntegerRelease(plan, num_params=num_params))
+float_path = Path(name="float", make_release=lambda _plan, _num_params, _tolerance: float_release)
+integer_path = Path(
+    name="integer",
+    make_release=lambda plan, num_params, tolerance: IntegerRelease(plan, num_params=num_params, tolerance=tolerance),
+)
 
 
 def batch_size(sampling_rate: float) -> int:
@@ -95,16 +106,20 @@ def batch_size(sampling_rate: float) -> int:
     return 2 * int(np.clip(10 / sampling_rate, 100, 2000))
 
 
-def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> Observed:
+def observe(
+    path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
+) -> Observed:
     """One batch of canaries of group ``place``, from the first round to the last."""
     group = plan.groups[place]
     inside = np.arange(num_canaries) < num_canaries // 2
     assignment = np.full(num_canaries, place, dtype=np.int64)
-    obeyed = _before_top_k(path.plan(plan))
-    release = path.make_release(obeyed, num_canaries)
+    obeyed = before_top_k(path.plan(plan))
+    release = path.make_release(obeyed, num_canaries, tolerance or every_size_complete())
     state = initial_state(torch.zeros(num_canaries), num_canaries)
     participations = np.zeros(num_canaries, dtype=np.int64)
     sums = np.empty((plan.num_rounds, num_canaries))
+    server_sums = np.empty_like(sums)
+    position = 0 if plan.release == "pooled" else place
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
 
     def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -127,22 +142,32 @@ def observe(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int)
             updates=updates,
             seed=seed,
         )
-        sums[round_number] = released.sums[0 if plan.release == "pooled" else place].numpy()
-    return Observed(sums=sums / group.noise_std, taking_part=taking_part, inside=inside)
+        sums[round_number] = released.sums[position].numpy()
+        known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
+        server_sums[round_number] = known[position].numpy()
+    return Observed(
+        sums=sums / group.noise_std,
+        server_sums=server_sums / group.noise_std,
+        taking_part=taking_part,
+        inside=inside,
+    )
 
 
-def _before_top_k(plan: Plan) -> Plan:
+def before_top_k(plan: Plan) -> Plan:
+    """The same plan, keeping every coordinate."""
     return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
 
 
-def send_canaries(path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int) -> ViewedCanaries:
+def send_canaries(
+    path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
+) -> ViewedCanaries:
     """At least ``num_canaries`` canaries, in batches, and their scores."""
     if num_canaries < 200:
         raise InputError(f"expected 200 canaries or more, got {num_canaries}: fewer cannot show anything")
     size = min(batch_size(plan.groups[place].sampling_rate), 2 * (num_canaries // 2))
     return scored(
         (
-            observe(path, plan, place=place, num_canaries=size, seed=seed * SEEDS + batch)
+            observe(path, plan, place=place, num_canaries=size, seed=seed * SEEDS + batch, tolerance=tolerance)
             for batch in range(-(-num_canaries // size))
         ),
         plan,
@@ -159,7 +184,7 @@ def scored(batches: Iterable[Observed], plan: Plan, *, place: int) -> ViewedCana
         columns.append(
             (
                 release_scores(batch.sums, noise_multiplier=noise, sampling_rate=rate),
-                server_scores(batch.sums, batch.taking_part, noise_multiplier=noise),
+                server_scores(batch.server_sums, batch.taking_part, noise_multiplier=noise),
                 repeat_scores(batch.sums, choose=choosing),
                 batch.inside,
                 choosing,

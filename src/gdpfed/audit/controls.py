@@ -1,7 +1,7 @@
 """Known mistakes, each put into the real path: an audit that does not see them is worth nothing.
 
-Place: beside the audit, run with it. Every control is the plan's own path with one thing wrong, judged against the
-plan's own claims.
+Place: beside the audit, run with it. Every control is the plan's own path, or the protocol's, with one thing wrong,
+judged against the plan's own claims.
 
 Guarantees (tests of the same name):
   every_control_is_flagged     at three budgets.
@@ -15,11 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.canaries import Path, float_path, integer_path
+from gdpfed.audit.canaries import MakeRelease, Path, float_path, integer_path
+from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
 from gdpfed.audit.sampler import Sampler
 from gdpfed.planning.plan import Plan
-from gdpfed.secure.noise_shares import NoiseShare
+from gdpfed.secure.encoding import PlannedSum
+from gdpfed.secure.noise_shares import NoiseShare, Tolerance
+from gdpfed.secure.randomness import Randomness
 from gdpfed.training import mechanism
 from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
 
@@ -28,11 +31,14 @@ __all__ = ["CONTROLS", "Control"]
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A mistake: in the path of the canaries, or in the sampler."""
+    """A mistake: in the path of the canaries, in the sampler, in what is released of lost sums, or in the numbers that
+    the protocol's clients go by."""
 
     name: str
     path: Path | None = None
     sampler: Sampler | None = None
+    losing: MakeRelease | None = None
+    believed: Tolerance | None = None
 
     def is_mistake(self, plan: Plan, *, place: int) -> bool:
         """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
@@ -94,13 +100,27 @@ def _fixed_size(
     return np.sort(np.concatenate(chosen))
 
 
+def _zeros(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:  # noqa: ARG001
+    """What only a cohort with somebody in it can give up."""
+    return np.zeros(planned.num_params, dtype=np.uint32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NobodyLies(Tolerance):
+    """A quorum of more than half: two quorums have a client in common, which may be a colluder."""
+
+    def liars(self, cohort: int) -> int:  # noqa: ARG002
+        """None."""
+        return 0
+
+
 CONTROLS: tuple[Control, ...] = (
     Control(
         name="noise shares divided by the cohort, not by its root",
         path=dataclasses.replace(
             integer_path,
-            make_release=lambda plan, num_params: IntegerRelease(
-                plan, num_params=num_params, share_variance=_divided_by_the_cohort
+            make_release=lambda plan, num_params, tolerance: IntegerRelease(
+                plan, num_params=num_params, tolerance=tolerance, share_variance=_divided_by_the_cohort
             ),
         ),
     ),
@@ -108,6 +128,16 @@ CONTROLS: tuple[Control, ...] = (
         name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
     ),
     Control(name="a cohort of fixed size", sampler=_fixed_size),
-    Control(name="no noise", path=dataclasses.replace(float_path, make_release=lambda _plan, _num: _without_noise)),
+    Control(
+        name="no noise",
+        path=dataclasses.replace(float_path, make_release=lambda _plan, _num, _tolerance: _without_noise),
+    ),
     Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
+    Control(
+        name="zeros for a lost sum",
+        losing=lambda plan, num_params, tolerance: IntegerRelease(
+            plan, num_params=num_params, tolerance=tolerance, lost_sum=_zeros
+        ),
+    ),
+    Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),
 )

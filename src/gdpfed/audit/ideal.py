@@ -49,9 +49,8 @@ def _observe(plan: Plan, *, place: int, num_canaries: int, seed: int, fraction: 
         taking_part &= np.cumsum(taking_part, axis=0) <= plan.max_participations
     inside = np.arange(num_canaries) < num_canaries // 2
     noise = fraction * streams.generator(seed, "noise").standard_normal(shape)
-    return Observed(
-        sums=noise + (taking_part & inside) / group.noise_multiplier, taking_part=taking_part, inside=inside
-    )
+    sums = noise + (taking_part & inside) / group.noise_multiplier
+    return Observed(sums=sums, server_sums=sums, taking_part=taking_part, inside=inside)
 
 
 def smallest_visible(

@@ -2,46 +2,128 @@
 
 Place: what the audit sends canaries through besides `rounds.float_release`. The same functions as a client of the
 protocol calls (`secure/client.py`), in the same order. Keys, masks and messages are left out: masks cancel exactly, and
-with them a cohort takes a hundred times as long. Nobody drops out.
+with them a cohort takes a hundred times as long. Clients vanish at the same stages of the same attempts as in
+`training/secure_sum.py`; whether a sum is unmasked, tried again or given up depends on their numbers alone, so that it
+is known before anybody is trained.
+
+Everybody is everybody's neighbour, in cohorts of any size (`every_size_complete`): a circle follows from the hash of a
+signed roster, which there is none of here.
+
+Besides the released sums there are those of a server that makes the most of what the noise was sized for. It knows the
+noise that it adds itself, and the noise shares of as many colluders as are tolerated; and it loses as many clients as
+are tolerated, so that of their noise nothing is in the sum either. What is left is the guaranteed shares and no more,
+whoever really vanished. (Which ones does not matter: shares are independent and alike. Updates all stay, each is in a
+coordinate of its own.) A sum that was charged and then lost is one that this server can unmask. Of a sum that is given
+up before, and of an empty one, it sees noise of the planned variance: what a client that is alone, and sends nothing,
+would add.
 
 Guarantees (tests of the same name):
-  same_as_the_protocol     the sums equal those of `secure_sum.SecureRelease`, to the last bit.
+  same_as_the_protocol     the sums equal those of `secure_sum.SecureRelease`, to the last bit, with losses and without.
+  the_server_is_left_with_the_planned_noise   no less, and hardly more, whatever the cohort and its losses.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gdpfed.planning.plan import Plan
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, decode, encode, planned_sums
+from gdpfed.secure.graph import topology
+from gdpfed.secure.in_process import Stage
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance, noise_share
-from gdpfed.secure.randomness import SimulatedRandomness
+from gdpfed.secure.randomness import Randomness, SimulatedRandomness
 from gdpfed.secure.server import empty_sum, missing_noise
+from gdpfed.secure.session import LARGEST_COHORT
 from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+from gdpfed.training.secure_sum import MAX_ATTEMPTS, SERVER, vanishing
 
-__all__ = ["IntegerRelease"]
-
-# The server's place among the addresses of clients, as in `secure_sum`.
-_SERVER = 2**32
+__all__ = ["Course", "IntegerRelease", "SeenByTheServer", "course_of", "every_size_complete"]
 
 ShareVariance = Callable[[NoiseShare], int | None]
+
+
+class LostSum(Protocol):
+    """What is released where a sum is given up."""
+
+    def __call__(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
+        """A sum mod 2^32."""
+        ...
 
 
 def _planned_variance(share: NoiseShare) -> int:
     return share.variance
 
 
-class IntegerRelease:
-    """Releases the sums of one plan. ``share_variance`` is what a client makes of its share's size; only a control
-    changes it (None: no noise)."""
+def every_size_complete(*, dropout: float = 0.0, colluders: float = 0.0) -> Tolerance:
+    """That of `secure_sum.SecureRelease`, but for circles."""
+    return Tolerance(dropout_rate=dropout, colluding_fraction=colluders, complete_up_to=LARGEST_COHORT)
 
-    def __init__(self, plan: Plan, *, num_params: int, share_variance: ShareVariance = _planned_variance) -> None:
-        self._tolerance = Tolerance()
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How one sum of a round ended, in its last attempt: so many in the ``roster``, whose inputs ``arrived``.
+
+    Nobody has arrived if the roster was empty, or if the sum was given up before it was charged. One that was charged
+    and not ``unmasked`` is given up, too.
+    """
+
+    attempt: int
+    roster: int
+    arrived: tuple[int, ...] = ()
+    unmasked: bool = False
+
+
+def course_of(
+    cohort: Sequence[int], *, tolerance: Tolerance, seed: int, round_number: int, attempts: int = MAX_ATTEMPTS
+) -> Course:
+    """Goes through the stages of `secure.in_process.InProcessSum`, attempt by attempt, counting."""
+    for attempt in range(attempts):
+        vanish = vanishing(
+            cohort, dropout=tolerance.dropout_rate, seed=seed, round_number=round_number, attempt=attempt
+        )
+        kept = {stage: [client for client in cohort if vanish.get(client, math.inf) > stage] for stage in Stage}
+        roster = len(kept[Stage.KEYS])
+        if not roster:
+            return Course(attempt=attempt, roster=0)
+        shape = topology(roster, tolerance)
+        if len(kept[Stage.INPUT]) < shape.smallest_survivors or len(kept[Stage.AGREEMENT]) < shape.quorum:
+            continue
+        # Everybody's shares are with everybody.
+        unmasked = len(kept[Stage.REVEAL]) >= shape.threshold
+        return Course(attempt=attempt, roster=roster, arrived=tuple(kept[Stage.INPUT]), unmasked=unmasked)
+    return Course(attempt=attempts, roster=len(cohort))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SeenByTheServer(Released):
+    """Also what a server that colludes with as many as are tolerated is left with, for each sum."""
+
+    server_sums: list[Tensor]
+
+
+class IntegerRelease:
+    """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size
+    (None: no noise), and ``lost_sum``, what is released where a sum is given up."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        num_params: int,
+        tolerance: Tolerance | None = None,
+        share_variance: ShareVariance = _planned_variance,
+        lost_sum: LostSum = empty_sum,
+    ) -> None:
+        self._tolerance = tolerance or every_size_complete()
         self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
-        self._share_variance = share_variance
+        self._share_variance, self._lost_sum = share_variance, lost_sum
 
     def __call__(
         self,
@@ -52,58 +134,94 @@ class IntegerRelease:
         clients: NDArray[np.int64],
         updates: Updates,
         seed: int,
-    ) -> Released:
+    ) -> SeenByTheServer:
         """One integer sum for each planned one."""
-        totals = [np.zeros(planned.num_params, dtype=np.uint32) for planned in self._planned]
-        cohorts = [
-            [int(client) for client in clients if assignment[client] in planned.groups] for planned in self._planned
-        ]
-        of_group = {group: planned for planned in self._planned for group in planned.groups}
-        for chunk, moved in updates(state.parameters, clients):
-            for client, row in zip(chunk.tolist(), moved, strict=True):
-                planned = of_group[int(assignment[client])]
-                totals[planned.place] += self._contribution(
-                    planned,
-                    int(assignment[client]),
-                    row.numpy(),
-                    cohort=len(cohorts[planned.place]),
-                    address=SimulatedRandomness(
-                        seed=seed, round_number=state.round_number, client=client, place=planned.place
-                    ),
-                )
-        for planned, cohort in zip(self._planned, cohorts, strict=True):
-            address = SimulatedRandomness(
-                seed=seed, round_number=state.round_number, client=_SERVER, place=planned.place
-            )
-            if not cohort:
-                totals[planned.place] = empty_sum(planned, randomness=address)
-            else:
-                totals[planned.place] += missing_noise(
-                    planned, cohort=len(cohort), arrived=len(cohort), tolerance=self._tolerance, randomness=address
-                )
         sums = [
-            torch.from_numpy(decode(total, unit=planned.unit))
-            for planned, total in zip(self._planned, totals, strict=True)
+            _Sum(
+                planned,
+                course_of(
+                    [int(client) for client in clients if assignment[client] in planned.groups],
+                    tolerance=self._tolerance,
+                    seed=seed,
+                    round_number=state.round_number,
+                ),
+                self._tolerance,
+            )
+            for planned in self._planned
         ]
-        return Released(sums=sparsified(plan, sums), clipped=0, dropped=0)
+        of_client = {client: made for made in sums for client in made.course.arrived}
+        for chunk, moved in updates(state.parameters, np.array(sorted(of_client), dtype=np.int64)):
+            for client, row in zip(chunk.tolist(), moved, strict=True):
+                made = of_client[client]
+                made.contribute(
+                    client,
+                    encode(row.numpy(), made.planned.encoding(int(assignment[client]))),
+                    variance=self._share_variance(made.share),
+                    address=made.address(client, state, seed),
+                )
+        released, seen = [], []
+        for made in sums:
+            theirs, servers = made.released(made.address(SERVER, state, seed), self._lost_sum)
+            released.append(torch.from_numpy(theirs))
+            seen.append(torch.from_numpy(servers))
+        return SeenByTheServer(sums=sparsified(plan, released), server_sums=seen, clipped=0, dropped=0)
 
-    def _contribution(
-        self,
-        planned: PlannedSum,
-        group: int,
-        update: NDArray[np.float64],
-        *,
-        cohort: int,
-        address: SimulatedRandomness,
-    ) -> NDArray[np.uint32]:
-        share = noise_share(
-            total_variance=planned.noise_variance,
-            cohort=cohort,
-            tolerance=self._tolerance,
-            num_params=planned.num_params,
+
+class _Sum:
+    """One sum of one round, in the attempt that ends it."""
+
+    def __init__(self, planned: PlannedSum, course: Course, tolerance: Tolerance) -> None:
+        self.planned, self.course, self._tolerance = planned, course, tolerance
+        self._total = np.zeros(planned.num_params, dtype=np.uint32)
+        self._seen = np.zeros(planned.num_params, dtype=np.uint32)
+        self._to_hide = 0
+        if course.arrived:
+            self.share = noise_share(
+                total_variance=planned.noise_variance,
+                cohort=course.roster,
+                tolerance=tolerance,
+                num_params=planned.num_params,
+            )
+            self._to_hide = min(len(course.arrived), self.share.smallest_survivors) - self.share.colluders
+
+    def address(self, client: int, state: TrainingState, seed: int) -> SimulatedRandomness:
+        return SimulatedRandomness(
+            seed=seed,
+            round_number=state.round_number,
+            client=client,
+            place=self.planned.place,
+            attempt=self.course.attempt,
         )
-        values = encode(update, planned.encoding(group))
-        variance = self._share_variance(share)
+
+    def contribute(
+        self, client: int, values: NDArray[np.int64], *, variance: int | None, address: SimulatedRandomness
+    ) -> None:
+        """A client's update on the grid, and its share of the noise."""
+        self._seen += values.astype(np.uint32)
         if variance is not None:
-            values += discrete_gaussian(len(values), variance=variance, stream=address.stream("noise"))
-        return values.astype(np.uint32)
+            noise = discrete_gaussian(len(values), variance=variance, stream=address.stream("noise"))
+            if client in self.course.arrived[: self._to_hide]:
+                self._seen += noise.astype(np.uint32)
+            values += noise
+        self._total += values.astype(np.uint32)
+
+    def released(
+        self, server: SimulatedRandomness, lost_sum: LostSum
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What everybody sees, and what the server does."""
+        planned = self.planned
+        if self.course.unmasked:
+            self._total += missing_noise(
+                planned,
+                cohort=self.course.roster,
+                arrived=len(self.course.arrived),
+                tolerance=self._tolerance,
+                randomness=server,
+            )
+        else:
+            made = lost_sum if self.course.roster else empty_sum
+            self._total = made(planned, randomness=server)
+        released = decode(self._total, unit=planned.unit)
+        if not self.course.arrived:
+            return released, released * math.sqrt(planned.noise_variance / planned.released_variance)
+        return released, decode(self._seen, unit=planned.unit)

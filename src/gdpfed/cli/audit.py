@@ -62,6 +62,12 @@ def audit(
     mechanism: Annotated[
         str, typer.Option("--mechanism", help="'float' (the simulator's), 'integer' (the secure sum's) or 'both'.")
     ] = "both",
+    dropout: Annotated[
+        float, typer.Option("--dropout", help="Integer sums: the probability that a client vanishes during a round.")
+    ] = 0.1,
+    colluders: Annotated[
+        float, typer.Option("--colluders", help="Integer sums: the part of each cohort that tells the server all.")
+    ] = 0.1,
     controls: Annotated[bool, typer.Option(help="Also audit known mistakes, which have to be flagged.")] = True,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw claims and lower bounds (.png, .svg, .pdf).")
@@ -115,6 +121,8 @@ def audit(
         canaries=_CANARIES if canaries is None else canaries,
         alpha=alpha,
         mechanism=mechanism,
+        dropout=dropout,
+        colluders=colluders,
         controls=controls,
         plot=plot,
         as_json=as_json,
@@ -148,6 +156,8 @@ def _audit(
     canaries: int,
     alpha: float,
     mechanism: str,
+    dropout: float,
+    colluders: float,
     controls: bool,
     plot: Path | None,
     as_json: bool,
@@ -162,6 +172,8 @@ def _audit(
         alpha=alpha,
         mechanisms=MECHANISMS if mechanism == "both" else (mechanism,),
         places=None if group is None else [group_place(plan, group)],
+        dropout=dropout,
+        colluders=colluders,
         with_controls=controls,
         say=_say,
     )
@@ -237,12 +249,16 @@ _VIEWS = {
     "release": "sees the sums",
     "server": "also who took part",
     "others": "all others collude",
+    "losses": "sees lost sums",
+    "lies": "server and a colluder lie",
 }
+# They say nothing about noise.
+_WITHOUT_NOISE = ("others", "losses")
 
 
 def _by_curve(finding: "Finding", view: str) -> list[str]:
-    """Claim, lower bound and noise; the sampler alone says nothing about noise."""
-    if view == "others":
+    """Claim, lower bound and noise."""
+    if view in _WITHOUT_NOISE:
         return ["", "", ""]
     return [f"{finding.curve_claim:.2f}", _down(finding.curve_lower), _noise(finding.noise_at_most)]
 
@@ -252,7 +268,8 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
     _clear()
     out.print(
         table(
-            f"{title}: {report.method}, {report.num_rounds} rounds, {report.num_canaries:,} canaries a group",
+            f"{title}: {report.method}, {report.num_rounds} rounds, {report.num_canaries:,} canaries a group; integer "
+            f"sums with dropout {report.dropout:g}, colluders {report.colluders:g}",
             _COLUMNS,
             [
                 [

@@ -38,11 +38,23 @@ from gdpfed.secure.session import Directory, Session
 from gdpfed.training import mechanism
 from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
 
-__all__ = ["MAX_ATTEMPTS", "SecureRelease"]
+__all__ = ["MAX_ATTEMPTS", "SERVER", "SecureRelease", "vanishing"]
 
 MAX_ATTEMPTS = 5
 # The server's place among the addresses of clients.
-_SERVER = 2**32
+SERVER = 2**32
+
+
+def vanishing(cohort: Iterable[int], *, dropout: float, seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
+    """Who falls silent in this attempt, and when."""
+    found = {}
+    if dropout:
+        for client in cohort:
+            generator = streams.generator(seed, "dropout", round_number=round_number, client=client)
+            coin, when = generator.random((MAX_ATTEMPTS, 2))[attempt]
+            if coin < dropout:
+                found[client] = Stage(1 + int(when * len(Stage)))
+    return found
 
 
 class SecureRelease:
@@ -80,7 +92,7 @@ class SecureRelease:
                 taking_part += cohort
                 session = self._session(state, planned, attempt)
                 if all(vanish.get(client) == Stage.KEYS for client in cohort):
-                    totals[planned.place] = empty_sum(planned, randomness=_address(session, _SERVER, seed))
+                    totals[planned.place] = empty_sum(planned, randomness=_address(session, SERVER, seed))
                     continue
                 opened = self._opened(session, planned, assignment, cohort, vanish, seed)
                 if opened is not None:
@@ -95,7 +107,7 @@ class SecureRelease:
                     if group in sums:
                         sums[group].contribute(client, row.numpy())
             for place, (planned, opened) in running.items():
-                server = _address(self._session(state, planned, attempt), _SERVER, seed)
+                server = _address(self._session(state, planned, attempt), SERVER, seed)
                 try:
                     totals[place] = opened.release(planned, randomness=server)
                 except AbortedError:
@@ -106,7 +118,7 @@ class SecureRelease:
         for planned in self._planned:
             if planned.place not in totals:
                 session = self._session(state, planned, MAX_ATTEMPTS)
-                totals[planned.place] = empty_sum(planned, randomness=_address(session, _SERVER, seed))
+                totals[planned.place] = empty_sum(planned, randomness=_address(session, SERVER, seed))
         return Released(
             sums=sparsified(plan, self._decoded(totals)),
             clipped=clipped,
@@ -128,15 +140,7 @@ class SecureRelease:
         return [torch.from_numpy(decode(totals[planned.place], unit=planned.unit)) for planned in self._planned]
 
     def _vanishing(self, cohort: Iterable[int], seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
-        """Who falls silent in this attempt, and when."""
-        found = {}
-        if self._dropout:
-            for client in cohort:
-                generator = streams.generator(seed, "dropout", round_number=round_number, client=client)
-                coin, when = generator.random((MAX_ATTEMPTS, 2))[attempt]
-                if coin < self._dropout:
-                    found[client] = Stage(1 + int(when * len(Stage)))
-        return found
+        return vanishing(cohort, dropout=self._dropout, seed=seed, round_number=round_number, attempt=attempt)
 
     def _identity(self, client: int, seed: int) -> tuple[bytes, bytes]:
         """A client's signing key and its public half: the same in every round."""
@@ -156,7 +160,7 @@ class SecureRelease:
         seed: int,
     ) -> InProcessSum | None:
         """A cohort that waits for its inputs, or None if it lost too many before."""
-        server_identity, server_public = self._identity(_SERVER, seed)
+        server_identity, server_public = self._identity(SERVER, seed)
         directory = Directory(
             server=server_public, clients={client: self._identity(client, seed)[1] for client in cohort}
         )

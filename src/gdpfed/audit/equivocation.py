@@ -1,0 +1,300 @@
+"""A server that tells two stories, with a colluder that signs both.
+
+Place: beside the canaries: the one attack of the audit on the protocol itself, on its real clients and with its real
+messages. The server collects from a cohort as always. Then it tells some of the honest clients that everybody
+survived, and the others that its victims were lost. The first reveal shares of the victims' seeds, the others shares of
+the keys of their pair masks. The colluder signs both sets, and gives its shares of both secrets. Where each set finds a
+quorum, the server restores both secrets of every victim, takes its masks off, and reads its input alone: protected by
+one noise share, where the plan's noise is that of all.
+
+Where the protocol holds, one set at most finds a quorum; the others refuse. The server completes that one, and is left
+with the sum of all, less what its colluder sent.
+
+Half of the victims send their clip norm along a coordinate of their own, the others nothing. The claim is that of one
+participation against the server. Victims of one cohort are independent: each has its own noise share, or its own
+coordinate of the sum. Cohorts are so large that a single share is small beside the clip norm.
+
+Guarantees (tests of the same name):
+  two_stories_are_refused         the real clients reveal nothing about the second set; the server reads the right sum.
+  a_smaller_quorum_is_broken      without a liar in the quorum, both secrets come out, and an input exactly.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.audit.bounds import ScoredCanaries
+from gdpfed.audit.canaries import SEEDS
+from gdpfed.errors import PrivacyError
+from gdpfed.planning.plan import Plan
+from gdpfed.secure import masks, messages
+from gdpfed.secure.client import SecureClient
+from gdpfed.secure.client_state import ClientState, Secrets
+from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
+from gdpfed.secure.graph import topology
+from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, sign, signing_public
+from gdpfed.secure.randomness import SimulatedRandomness
+from gdpfed.secure.server import SecureServer
+from gdpfed.secure.session import HASH_BYTES, Directory, Session
+from gdpfed.secure.shares import restore
+from gdpfed.training.secure_sum import SERVER
+
+__all__ = ["ONE_LIAR", "LyingServer", "Reading", "cohort_size", "num_victims", "tell_two_stories"]
+
+# Nobody is expected to collude: the noise is sized for none, and yet one does.
+ONE_LIAR = Tolerance(dropout_rate=0.4)
+_SMALLEST, _LARGEST = 11, 61
+_FEWEST_VICTIMS, _CANARIES_FOR_A_VICTIM = 300, 33
+# The test is known beforehand: few have to choose it.
+_CHOOSE_EVERY = 5
+# Beyond all other seeds of an audit.
+_SESSIONS = 3 * 2**30 + 2**29
+
+
+def cohort_size(noise_multiplier: float) -> int:
+    """So large that the clip norm is two stds of a single noise share or more, where that is quick enough.
+
+    Odd: in even cohorts two quorums of n // 2 + 1 have two clients in common, one of whom is honest.
+    """
+    wanted = math.ceil((2.2 * noise_multiplier) ** 2)
+    return int(np.clip(2 * wanted - 1, _SMALLEST, _LARGEST))
+
+
+def num_victims(num_canaries: int) -> int:
+    """A few hundred: each takes as long as a hundred canaries."""
+    return max(_FEWEST_VICTIMS, num_canaries // _CANARIES_FOR_A_VICTIM)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """What the server reads, on the grid: the input of each victim ``alone``, by its number; the sum of all but the
+    colluder (None: not even that). So many answers were refused."""
+
+    alone: dict[int, NDArray[np.uint32]]
+    total: NDArray[np.uint32] | None
+    refusals: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LyingServer:
+    """One cohort of real clients, the last of which colludes, with ``tolerance`` as all of them believe it."""
+
+    planned: PlannedSum
+    group: int
+    tolerance: Tolerance
+    identities: dict[int, bytes]
+
+    @property
+    def cohort(self) -> int:
+        """How many clients."""
+        return len(self.identities) - 1
+
+    @property
+    def victims(self) -> range:
+        """The first ones."""
+        return range(_victims_in(self.cohort, self.tolerance))
+
+    def attack(self, updates: NDArray[np.float64], *, seed: int) -> Reading:
+        """``updates`` (clients, parameters)."""
+        session = Session(
+            plan_hash=bytes(HASH_BYTES),
+            model_hash=bytes(HASH_BYTES),
+            round_number=0,
+            attempt=0,
+            place=self.planned.place,
+            num_params=self.planned.num_params,
+        )
+        return _Attack(self, session, seed).run(updates)
+
+
+def _victims_in(cohort: int, tolerance: Tolerance) -> int:
+    """As many as may be lost; they are among those who sign that they were not."""
+    shape = topology(cohort, tolerance)
+    return min(shape.dropouts, shape.quorum - 1)
+
+
+class _Attack:
+    """One session, stage by stage."""
+
+    def __init__(self, lying: LyingServer, session: Session, seed: int) -> None:
+        self._everybody = range(lying.cohort)
+        self._victims, self._colluder = lying.victims, lying.cohort - 1
+        self._identities = lying.identities
+        directory = Directory(
+            server=signing_public(lying.identities[SERVER]),
+            clients={client: signing_public(lying.identities[client]) for client in self._everybody},
+        )
+        self._clients = {
+            client: SecureClient(
+                session=session,
+                planned=lying.planned,
+                group=lying.group,
+                client=client,
+                identity=lying.identities[client],
+                directory=directory,
+                tolerance=lying.tolerance,
+                randomness=SimulatedRandomness(seed=seed, round_number=0, client=client),
+            )
+            for client in self._everybody
+        }
+        self._server = SecureServer(
+            session=session,
+            invited=self._everybody,
+            identity=lying.identities[SERVER],
+            directory=directory,
+            tolerance=lying.tolerance,
+        )
+        self._session = session
+        self._roster: messages.Roster
+        self._inputs: dict[int, messages.MaskedInput] = {}
+        self._refusals = 0
+
+    def _told_by_the_colluder(self) -> ClientState:
+        saved = self._clients[self._colluder].save()
+        return ClientState.decode(saved, session=self._session, client=self._colluder)
+
+    def run(self, updates: NDArray[np.float64]) -> Reading:
+        """Collects, tells two stories, and makes the most of the answers."""
+        for client in self._clients.values():
+            self._server.receive_advertisement(client.advertise())
+        roster = self._server.roster()
+        self._roster = messages.Roster.decode(roster)
+        for client in self._clients.values():
+            self._server.receive_shares(client.share(roster))
+        secrets = self._told_by_the_colluder().secrets
+        for number, delivery in self._server.deliveries().items():
+            sent = self._clients[number].mask(delivery, updates[number])
+            self._inputs[number] = messages.MaskedInput.decode(sent, num_params=self._session.num_params)
+        # The victims first: they do not sign that they were lost.
+        honest = [client for client in self._everybody if client != self._colluder]
+        needed = self._roster.topology.quorum - 1
+        survived = self._revealed(honest[:needed], lost=())
+        lost = self._revealed(honest[needed:], lost=self._victims)
+        alone = {victim: self._alone(victim, survived, lost) for victim in self._victims}
+        return Reading(
+            alone={victim: read for victim, read in alone.items() if read is not None},
+            total=self._total(survived, secrets),
+            refusals=self._refusals,
+        )
+
+    def _revealed(self, asked: Iterable[int], *, lost: Iterable[int]) -> dict[int, messages.Shares]:
+        """What those who are asked, and the colluder, tell about one set of survivors."""
+        gone = tuple(sorted(lost))
+        story = messages.Survivors(
+            roster=self._roster.digest,
+            survivors=tuple(client for client in self._everybody if client not in gone),
+            lost=gone,
+        )
+        signatures = {self._colluder: sign(self._identities[self._colluder], story.signed())}
+        for client in asked:
+            confirmed = tuple(
+                (peer, seal)
+                for peer in story.survivors
+                if peer != client
+                for to, seal in self._inputs[peer].confirmed
+                if to == client
+            )
+            try:
+                answer = self._clients[client].agree(replace(story, confirmed=confirmed).encode())
+            except PrivacyError:
+                self._refusals += 1
+                continue
+            signatures[client] = messages.Agreement.decode(answer).signature
+        agreements = messages.Agreements(
+            roster=self._roster.digest, signatures=tuple(sorted(signatures.items()))
+        ).encode()
+        found = {}
+        for client in signatures:
+            if client != self._colluder:
+                try:
+                    found[client] = messages.Shares.decode(self._clients[client].reveal(agreements))
+                except PrivacyError:
+                    self._refusals += 1
+        masked = self._told_by_the_colluder().masked
+        if masked is not None:
+            found[self._colluder] = messages.Shares(
+                roster=self._roster.digest,
+                client=self._colluder,
+                shares=tuple(
+                    (peer, messages.OF_MASK, pair[0]) if peer in gone else (peer, messages.OF_SEED, pair[1])
+                    for peer, pair in sorted(masked.held.items())
+                ),
+            )
+        return found
+
+    def _secret(self, client: int, revealed: dict[int, messages.Shares], kind: int) -> bytes | None:
+        shares = {
+            self._roster.places[holder] + 1: share
+            for holder, made in revealed.items()
+            for peer, given, share in made.shares
+            if peer == client and given == kind
+        }
+        threshold = self._roster.topology.threshold
+        return restore(shares, threshold=threshold) if len(shares) >= threshold else None
+
+    def _alone(
+        self, victim: int, survived: dict[int, messages.Shares], lost: dict[int, messages.Shares]
+    ) -> NDArray[np.uint32] | None:
+        seed = self._secret(victim, survived, messages.OF_SEED)
+        private = self._secret(victim, lost, messages.OF_MASK)
+        return None if seed is None or private is None else self._unmasked(victim, seed, AgreementKey(private))
+
+    def _unmasked(self, client: int, seed: bytes, private: AgreementKey) -> NDArray[np.uint32]:
+        """A single input, by both secrets of its owner."""
+        values = self._inputs[client].values.copy()
+        digest = self._roster.digest
+        masks.add_mask(values, masks.seed_key(seed, session=digest, client=client), negative=True)
+        for peer in self._roster.neighbours_of(client):
+            key = masks.pair_key(private, peer.mask_public, session=digest, one=client, other=peer.client)
+            masks.add_pair_mask(values, key, own=client, peer=peer.client, remove=True)
+        return values
+
+    def _total(self, survived: dict[int, messages.Shares], colluders: Secrets | None) -> NDArray[np.uint32] | None:
+        """The sum of all but the colluder, by everybody's seed; pair masks cancel."""
+        if colluders is None:
+            return None
+        total = np.zeros(self._session.num_params, dtype=np.uint32)
+        for client, sent in self._inputs.items():
+            seed = self._secret(client, survived, messages.OF_SEED)
+            if seed is None:
+                return None
+            total += sent.values
+            masks.add_mask(total, masks.seed_key(seed, session=self._roster.digest, client=client), negative=True)
+        return total - self._unmasked(self._colluder, colluders.seed, colluders.mask)
+
+
+def tell_two_stories(
+    plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance = ONE_LIAR
+) -> ScoredCanaries:
+    """One score for each victim: whether what the server reads of it is nearer to the clip norm than to nothing."""
+    group = plan.groups[place]
+    cohort = cohort_size(group.noise_multiplier)
+    victims = _victims_in(cohort, tolerance)
+    lying = LyingServer(
+        planned=planned_sums(plan, num_params=victims, tolerance=tolerance)[0 if plan.release == "pooled" else place],
+        group=place,
+        tolerance=tolerance,
+        identities={
+            client: SimulatedRandomness(seed=seed, round_number=0, client=client).stream("identity").take(KEY_BYTES)
+            for client in (*range(cohort), SERVER)
+        },
+    )
+    nearer, inside = [], []
+    for number in range(-(-num_victims(num_canaries) // victims)):
+        present = (np.arange(victims) + number) % 2 == 0
+        updates = np.zeros((cohort, victims))
+        updates[np.arange(victims), np.arange(victims)] = group.clip_norm * present
+        reading = lying.attack(updates, seed=seed * SEEDS + _SESSIONS + number)
+        for victim in range(victims):
+            read = reading.alone.get(victim, reading.total)
+            # Where there is nothing to read, it is the same for everybody.
+            length = 0.0 if read is None else decode(read, unit=lying.planned.unit)[victim]
+            nearer.append(float(length > group.clip_norm * group.scale / 2))
+        inside.append(present)
+    # Neighbours are inside and outside in turns.
+    choose = np.arange(len(nearer)) // 2 % _CHOOSE_EVERY == 0
+    return ScoredCanaries(scores={"nearer": np.array(nearer)}, inside=np.concatenate(inside), choose=choose)
