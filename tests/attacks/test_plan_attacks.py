@@ -52,7 +52,7 @@ def without_the_rule() -> Iterator[None]:
 
 
 def bare_plan() -> Plan:
-    """Everyone's data at a fraction of the noise that a budget of 1 needs at rate 1, and every claim in it is what comes out."""
+    """A fraction of the noise that a budget of 1 needs at rate 1; every claim in it is what comes out."""
     plan = make_plan(parse_compact("100@1"), PlanSettings(method="dp-fedavg", num_rounds=2, participation=0.2))
     with without_the_rule():
         return guaranteed(dataclasses.replace(plan, groups=(dataclasses.replace(plan.groups[0], **BARE),)))

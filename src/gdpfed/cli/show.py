@@ -16,7 +16,7 @@ from rich.table import Table
 from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
-from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
+from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
 
 __all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
 
@@ -146,8 +146,7 @@ def _notes(plan: Plan) -> list[str]:
     failures = max(group.delta for group in plan.groups) * plan.num_clients
     if plan.is_private and failures > 0.1:
         notes.append(
-            f"delta times clients is {rounded_up(failures, 2)}: a delta below "
-            f"{allowance(0.1 / plan.num_clients, 1)} is safer"
+            f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"
         )
     for group in plan.groups:
         if group.expected_cohort < 1:
