@@ -70,7 +70,7 @@ def forget_memory() -> None:
 def code_hash(*folders: str) -> str:
     """SHA-256 of the source files in these folders of the package, and of the versions of what they compute with.
 
-    Other code may compute otherwise, so its values are not shared. Read when first asked for (some 10 ms), not on import.
+    Other code may compute otherwise, so its values are not shared. Read when first used (10 ms), not on import.
     """
     package = Path(gdpfed.__file__).parent
     sources = sorted(path for folder in folders for path in (package / folder).glob("*.py"))
