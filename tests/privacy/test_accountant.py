@@ -128,8 +128,8 @@ def test_unknown_accountant_is_refused_with_a_suggestion() -> None:
         check_accountant("plds")
 
 
-# Noise, rate and rounds at the ends of what may be asked, chosen so that each takes a second at most; what lies between
-# them was searched at random by hand.
+# Noise, rate and rounds at the ends of what may be asked, of which each takes seconds at most: tiny noise over many
+# rounds takes minutes.
 EXTREMES = [
     (0.01, 1e-7, 1), (0.02, 1e-7, 10), (0.03, 1e-12, 1), (0.05, 0.5, 1), (0.1, 1e-9, 3), (0.01, 1.0, 10**6),
     (1.0, 1e-12, 10**6), (100.0, 1e-3, 10**6), (1e6, 1e-12, 10**6), (1e6, 0.999999, 10**6), (1e7, 1.0, 1),
@@ -182,3 +182,13 @@ def test_half_the_probability_is_where_clear_text_begins() -> None:
     # Seen: the client's data, or nothing; without the client, nothing.
     present, absent = (0.5 * takes_part, 1 - 0.5 * takes_part), (0.0, 1.0)
     assert sum(max(one - other, 0) for one, other in zip(present, absent, strict=True)) == 0.5 * takes_part
+
+
+@pytest.mark.parametrize("extreme", [(0.05, 1e-7, 1), (0.3, 1e-5, 20), (40.0, 0.9, 1000), (1e5, 1e-3, 10**5)])
+def test_extremes_stay_in_order(extreme: tuple[float, float, int]) -> None:
+    """More noise, a smaller rate or fewer rounds never cost more, up to the width of the grid."""
+    noise, rate, rounds = extreme
+    delta = 0.1 * probability_of_taking_part([rate], num_rounds=rounds)
+    cost = epsilon_of(mechanism(*extreme), delta=delta)
+    for less in ((1.3 * noise, rate, rounds), (noise, rate / 1.3, rounds), (noise, rate, max(rounds // 2, 1))):
+        assert epsilon_of(mechanism(*less), delta=delta) <= 1.001 * cost + 1e-4
