@@ -108,6 +108,36 @@ def test_links_between_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def rounded_deltas(source: str) -> list[str]:
+    """Deltas that a text prints to the nearest number, which may be smaller."""
+    fields = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FormattedValue))
+    printed = ((ast.unparse(node.value), node.format_spec) for node in fields)
+    return [value for value, spec in printed if spec is not None and re.search("delta(s?$|s?_or|']$)", value)]
+
+
+# To be rounded up by whoever works there.
+NOT_YET = ("ledger/admission.py", "ledger/verify.py", "cli/ledger.py")
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if str(path.relative_to(SOURCE)) not in NOT_YET])
+def test_printed_deltas_are_rounded_up(path: Path) -> None:
+    """By `privacy.rounding`: `delta_up` for what is promised or spent, `allowance` for what somebody allows."""
+    assert rounded_deltas(path.read_text()) == []
+
+
+def test_a_delta_to_nearest_is_seen() -> None:
+    wrong = ["{delta:g}", "{group.delta:.3g}", "{budgets.deltas_or(x)[0]:.1e}", "{found['delta']:.3g}", "{delta:.{n}e}"]
+    for field in wrong:
+        assert rounded_deltas(f'print(f"at {field}")'), field
+    for field in (
+        "{delta_up(delta)}",
+        "{delta}",
+        "{epsilon_of(x, delta=delta):.2f}",
+        "{math.floor(1 / x.delta):,}",
+    ):
+        assert not rounded_deltas(f'print(f"at {field}")'), field
+
+
 def shell_blocks(page: Path) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)
 

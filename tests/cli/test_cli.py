@@ -146,7 +146,7 @@ def test_own_deltas_are_shown_with_their_groups(capsys: pytest.CaptureFixture[st
     arguments = (str(tmp_path / "deltas.csv"), "--rounds", "3", "--participation", "0.3")
     for command in (("plan", *arguments), ("plan", "compare", *arguments, "--methods", "dp-fedavg,gdpfed")):
         _, out, _ = call(capsys, *command)
-        assert "1e-07 (group 1), 0.01 (group 2)" in out
+        assert "1e-07 (group 1), 1e-02 (group 2)" in out
 
 
 def test_compare_leaves_out_what_does_not_apply(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,20 @@ def test_linked_clients_are_counted_by_group() -> None:
         make_plan(parse_compact("4@1,5@2"), dataclasses.replace(base, linked=(("1", "2"),)))
 
 
+def test_empty_promises_are_refused(small: Small) -> None:
+    """A delta of half the probability of taking part is refused where a plan is made and where it is verified."""
+    plan = make_plan(*small)
+    rate = plan.groups[0].sampling_rate
+    half = (1 - (1 - rate) ** plan.num_rounds) / 2
+    for delta in (half * (1 + 1e-9), 0.99 * 2 * half, 0.999):
+        with pytest.raises(PrivacyError, match="a client of 'group 1' takes part at all"):
+            changed(plan, 0, delta=delta).verify()
+        with pytest.raises(PrivacyError, match="takes part at all"):
+            make_plan(parse_compact("200@1"), dataclasses.replace(small[1], rates=(rate,), delta=delta))
+    with pytest.raises(PrivacyError, match="claims epsilon_release"):
+        changed(plan, 0, delta=half * (1 - 1e-9)).verify()
+
+
 def test_too_many_allocations_are_refused() -> None:
     settings = PlanSettings(method="gdpfed", num_rounds=3, participation=0.5, clients_per_person=4, delta=1e-3)
     with pytest.raises(InputError, match="ways to spread"):
@@ -144,7 +158,7 @@ def test_a_person_within_a_pooled_sum_is_not_a_composition() -> None:
     expected = gaussian_epsilon(noise_multiplier=1 / (2 * largest), num_releases=3, delta=1e-4)
     assert plan.epsilon_person == pytest.approx(expected, rel=5e-3)
     # A pair across groups: shifts add, they do not compose.
-    both = dataclasses.replace(plan, clients_per_person=1, linked=((1, 1),))
+    both = dataclasses.replace(plan, clients_per_person=1, linked=((1, 1),), assignment_digest="0" * 64)
     shift = sum(1 / group.noise_multiplier for group in plan.groups)
     pair = gaussian_epsilon(noise_multiplier=1 / shift, num_releases=3, delta=1e-4)
     assert guaranteed(both).epsilon_person == pytest.approx(pair, rel=5e-3)
@@ -244,6 +258,8 @@ def test_bad_groups_are_refused(small: Small, field: str, value: float, error: t
         ("linked", ((2, -1, 0),), InputError),
         ("linked", ((0, 0, 51),), InputError),
         ("linked", ((13, 0, 0),), InputError),
+        ("linked", ((1, 1, 0),), PrivacyError),
+        ("assignment_digest", "0" * 64, InputError),
         ("clip_norm", -1.0, InputError),
         ("clip_norm", math.nan, InputError),
         ("num_rounds", 10**9, InputError),

@@ -1,15 +1,19 @@
 import logging
 import math
+from decimal import Decimal
 
 import pytest
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import (
     SampledGaussian,
     check_accountant,
+    check_promises_something,
+    epsilon_bound,
     epsilon_of,
     gaussian_epsilon,
     grid_interval,
+    probability_of_taking_part,
     rough_rdp_epsilon,
 )
 
@@ -122,3 +126,69 @@ def test_bad_deltas_are_refused(delta: float) -> None:
 def test_unknown_accountant_is_refused_with_a_suggestion() -> None:
     with pytest.raises(InputError, match="did you mean 'pld'"):
         check_accountant("plds")
+
+
+# Noise, rate and rounds at the ends of what may be asked, of which each takes seconds at most: tiny noise over many
+# rounds takes minutes.
+EXTREMES = [
+    (0.01, 1e-7, 1), (0.02, 1e-7, 10), (0.03, 1e-12, 1), (0.05, 0.5, 1), (0.1, 1e-9, 3), (0.01, 1.0, 10**6),
+    (1.0, 1e-12, 10**6), (100.0, 1e-3, 10**6), (1e6, 1e-12, 10**6), (1e6, 0.999999, 10**6), (1e7, 1.0, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_epsilon_is_a_number(extreme: tuple[float, float, int]) -> None:
+    """Never NaN, never negative, and never more at a larger delta; by both accountants, and by the quick bound."""
+    judged = mechanism(*extreme)
+    takes_part = probability_of_taking_part([extreme[1]], num_rounds=extreme[2])
+    deltas = sorted({1e-300, 1e-15, *(share * takes_part for share in (1e-3, 0.3))})
+    by_delta = [
+        (epsilon_of(judged, delta=delta), epsilon_bound(judged, delta=delta), rough_rdp_epsilon(judged, delta=delta))
+        for delta in deltas
+        if delta < 1
+    ]
+    for epsilons in zip(*by_delta, strict=True):
+        assert all(epsilon >= 0 for epsilon in epsilons)
+        assert list(epsilons) == sorted(epsilons, reverse=True)
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-7, 0.02, 0.7])
+@pytest.mark.parametrize("rounds", [1, 50, 10**6])
+def test_empty_promise_is_refused(rate: float, rounds: int) -> None:
+    """At half the probability of taking part it is refused, the next smaller number passes; by an independent sum."""
+    takes_part = probability_of_taking_part([rate], num_rounds=rounds)
+    exact = Decimal(1) - (Decimal(1) - Decimal(rate)) ** rounds
+    assert takes_part == pytest.approx(float(exact), rel=1e-12)
+    case = {"sampling_rates": [rate], "num_rounds": rounds}
+    for delta in (takes_part / 2, 0.99 * takes_part, min(takes_part, 0.999), min(2 * takes_part, 0.999)):
+        with pytest.raises(PrivacyError, match="half of those who take part could be released in clear"):
+            check_promises_something(delta=delta, **case)  # type: ignore[arg-type]
+    check_promises_something(delta=math.nextafter(takes_part / 2, 0), **case)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="delta=nan"):
+        check_promises_something(delta=math.nan, **case)  # type: ignore[arg-type]
+
+
+def test_who_never_takes_part_loses_nothing() -> None:
+    check_promises_something(delta=0.5, sampling_rates=[0.0], num_rounds=3)
+    assert probability_of_taking_part([0.0], num_rounds=3) == 0
+    assert probability_of_taking_part([1.0, 0.1], num_rounds=3) == 1
+    assert probability_of_taking_part([0.1, 0.2], num_rounds=2) == pytest.approx(1 - 0.72**2)
+
+
+def test_half_the_probability_is_where_clear_text_begins() -> None:
+    """Releasing those who take part with probability 1/2 in clear keeps (0, p / 2), hence every epsilon at that delta:
+    by the definition, over the three things that may be seen."""
+    takes_part = probability_of_taking_part([0.02], num_rounds=50)
+    # Seen: the client's data, or nothing; without the client, nothing.
+    present, absent = (0.5 * takes_part, 1 - 0.5 * takes_part), (0.0, 1.0)
+    assert sum(max(one - other, 0) for one, other in zip(present, absent, strict=True)) == 0.5 * takes_part
+
+
+@pytest.mark.parametrize("extreme", [(0.05, 1e-7, 1), (0.3, 1e-5, 20), (40.0, 0.9, 1000), (1e5, 1e-3, 10**5)])
+def test_extremes_stay_in_order(extreme: tuple[float, float, int]) -> None:
+    """More noise, a smaller rate or fewer rounds never cost more, up to the width of the grid."""
+    noise, rate, rounds = extreme
+    delta = 0.1 * probability_of_taking_part([rate], num_rounds=rounds)
+    cost = epsilon_of(mechanism(*extreme), delta=delta)
+    for less in ((1.3 * noise, rate, rounds), (noise, rate / 1.3, rounds), (noise, rate, max(rounds // 2, 1))):
+        assert epsilon_of(mechanism(*less), delta=delta) <= 1.001 * cost + 1e-4

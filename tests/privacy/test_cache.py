@@ -65,15 +65,51 @@ def test_damage_is_recomputed(folder: Path, counted: tuple[list[float], object])
     assert len(calls) == 2
 
 
-def test_other_version_is_another_key(
+def test_other_code_is_another_key(
     folder: Path, counted: tuple[list[float], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, third = counted
     third(value=0.1)  # type: ignore[operator]
     cache.forget_memory()
-    monkeypatch.setattr(cache, "_versions", lambda: ("dp-accounting 99",))
+    monkeypatch.setattr(cache, "code_hash", lambda *_: "another commit")
     third(value=0.1)  # type: ignore[operator]
     assert len(calls) == 2
+
+
+def test_code_hash_follows_files_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a copy of the package: any file of accounting, any file of the function's own folder, any version."""
+    package = tmp_path / "gdpfed"
+    for name in ("privacy/accountant.py", "ledger/spend.py", "planning/plan.py"):
+        (package / name).parent.mkdir(parents=True)
+        (package / name).write_text("one = 1\n")
+    monkeypatch.setattr(cache.gdpfed, "__file__", str(package / "__init__.py"))
+
+    def now(*folders: str) -> str:
+        cache.code_hash.cache_clear()
+        return cache.code_hash(*folders)
+
+    try:
+        seen = [now("privacy"), now("privacy", "ledger")]
+        (package / "planning" / "plan.py").write_text("one = 2\n")
+        assert [now("privacy"), now("privacy", "ledger")] == seen
+        (package / "ledger" / "spend.py").write_text("one = 2\n")
+        assert now("privacy") == seen[0]
+        assert now("privacy", "ledger") != seen[1]
+        (package / "privacy" / "accountant.py").rename(package / "privacy" / "renamed.py")
+        assert now("privacy") != seen[0]
+        seen.append(now("privacy"))
+        monkeypatch.setattr("importlib.metadata.version", lambda name: f"another {name}")
+        assert now("privacy") != seen[-1]
+    finally:
+        cache.code_hash.cache_clear()
+
+
+def test_a_function_is_known_by_its_module_and_its_code() -> None:
+    from gdpfed.ledger.spend import _composed_epsilon
+
+    assert cache._folders("gdpfed.privacy.calibrate") == ("privacy",)
+    assert cache._folders(_composed_epsilon.__module__) == ("ledger", "privacy")
+    assert cache._folders("tests.privacy.test_cache") == ("privacy",)
 
 
 @pytest.mark.parametrize("break_it", ["corrupt", "folder", "unwritable"])

@@ -210,6 +210,19 @@ def test_bad_input_is_refused(changes: dict[str, float], named: str) -> None:
         noise_multiplier_for(**case)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.999])
+@pytest.mark.parametrize("delta", [1e-300, 1e-13, 1e-6, 0.3])
+def test_extreme_budgets_are_met_or_refused(rate: float, delta: float) -> None:
+    """A noise multiplier whose epsilon is a number within the budget, or an error that says why not; nothing else."""
+    for epsilon in (1e-2, 30.0):
+        try:
+            noise = noise_multiplier_for(epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=5)
+        except PrivacyError:
+            continue
+        spent = SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=5)
+        assert 0 <= epsilon_of(spent, delta=delta) <= epsilon
+
+
 def test_an_impossible_budget_is_refused_with_a_remedy() -> None:
     with pytest.raises(PrivacyError, match="out of range"):
         noise_multiplier_for(epsilon=1.0, delta=1e-16, sampling_rate=0.1, num_rounds=10)

@@ -46,7 +46,7 @@ def test_plans_are_made_once(tiny: Task, tmp_path: Path, monkeypatch: pytest.Mon
     assert seen == [(1, 1)]
     assert [job.folder for job in again] == [job.folder for job in first]
     # Other code plans again, and comes to the same plan, hence to the same runs.
-    monkeypatch.setattr(batch, "_planner", lambda: "changed")
+    monkeypatch.setattr(batch, "code_hash", lambda *_: "changed")
     assert plan_jobs(jobs, out=tmp_path, num_processes=1)[0].key == first[0].key
     assert len(list((tmp_path / "plans").glob("*.json"))) == 2
     assert len(list((tmp_path / "plans").glob("*.toml"))) == 1

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, finite, print_json, rounded_up, table
+from gdpfed.cli.show import console, finite, print_json, table
 from gdpfed.errors import InputError
 from gdpfed.privacy.accountant import (
     ADJACENCY,
@@ -13,10 +13,12 @@ from gdpfed.privacy.accountant import (
     SampledGaussian,
     accountant_version,
     check_accountant,
+    check_promises_something,
     epsilon_of,
 )
 from gdpfed.privacy.adversaries import max_participations_for, server_view
 from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["account"]
 
@@ -60,6 +62,7 @@ def account(
         )
     rate, noise_multiplier, rounds = _completed(rate, noise_multiplier, rounds, epsilon, delta=delta, judge=judge)
     mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=rate, num_rounds=rounds)
+    check_promises_something(delta=delta, sampling_rates=[rate], num_rounds=rounds)
     spent = epsilon_of(mechanism, delta=delta, accountant=judge)
     view = server_view(
         noise_multiplier=noise_multiplier,
@@ -108,7 +111,7 @@ def account(
     if allowed is not None:
         rows.append(["within the budget against the server", f"{allowed} participations"])
     made = table(
-        f"{missing[0].removeprefix('--')} computed; delta = {delta:g}, {ADJACENCY.replace('-', ' ')}, Poisson "
+        f"{missing[0].removeprefix('--')} computed; delta = {delta_up(delta)}, {ADJACENCY.replace('-', ' ')}, Poisson "
         f"sampling, {judge}",
         ["", "value"],
         rows,
@@ -135,7 +138,7 @@ def _completed(
             )
             if rounds == 0:
                 raise InputError(
-                    f"not even one round is allowed within epsilon={epsilon:g} at delta={delta:g}: "
+                    f"not even one round is allowed within epsilon={epsilon:g} at delta={allowance(delta)}: "
                     f"raise the noise or epsilon, or lower the rate"
                 )
         case float(), None, int(), float():

@@ -16,6 +16,7 @@ from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan
+from gdpfed.privacy.rounding import delta_up
 from gdpfed.tasks.task import DEMONSTRATION, Task, load_task
 
 if TYPE_CHECKING:
@@ -364,8 +365,8 @@ def _show_training(report: "TrainingAudit") -> None:
         )
     )
     out.print(
-        f"claim: epsilon of the plan at delta = {report.delta:.3g}; curve: by noise, rate and rounds; tight: of a "
-        f"faultless mechanism\n"
+        f"claim: epsilon of the plan at delta = {delta_up(report.delta)}; curve: by noise, rate and rounds; tight: "
+        f"of a faultless mechanism\n"
         f"alpha = {report.alpha:g} for the whole report; seed {report.seed}; accuracy with canaries "
         f"{report.accuracy:.2f} %; {report.seconds:.0f} s",
         soft_wrap=True,

@@ -16,7 +16,7 @@ from rich.table import Table
 from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
-from gdpfed.results.rounding import rounded_up
+from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
 
 __all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
 
@@ -124,8 +124,8 @@ def _deltas(groups: Iterable[Group]) -> str:
     """One delta where all groups share it, else each group's."""
     listed = list(groups)
     if len({group.delta for group in listed}) == 1:
-        return f"{listed[0].delta:.4g}"
-    return ", ".join(dict.fromkeys(f"{group.delta:.4g} ({group.name})" for group in listed))
+        return delta_up(listed[0].delta, 4)
+    return ", ".join(dict.fromkeys(f"{delta_up(group.delta, 4)} ({group.name})" for group in listed))
 
 
 def _participations(plan: Plan) -> list[str]:
@@ -137,16 +137,17 @@ def _participations(plan: Plan) -> list[str]:
 
 
 def _guarantee(guarantee: Guarantee) -> str:
-    return (
-        f"({rounded_up(guarantee.epsilon)}, {guarantee.delta:.4g}) for {guarantee.unit}, against {guarantee.adversary}"
-    )
+    promised = f"({rounded_up(guarantee.epsilon)}, {delta_up(guarantee.delta, 4)})"
+    return f"{promised} for {guarantee.unit}, against {guarantee.adversary}"
 
 
 def _notes(plan: Plan) -> list[str]:
     notes = []
     failures = max(group.delta for group in plan.groups) * plan.num_clients
     if plan.is_private and failures > 0.1:
-        notes.append(f"delta times clients is {failures:.2g}: a delta below {0.1 / plan.num_clients:.1g} is safer")
+        notes.append(
+            f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"
+        )
     for group in plan.groups:
         if group.expected_cohort < 1:
             notes.append(

@@ -33,7 +33,7 @@ from gdpfed.ledger.spend import fits, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
-from gdpfed.results.rounding import allowance, delta_up, rounded_up
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["JoinedRun", "Spend"]
 

@@ -33,6 +33,7 @@ from gdpfed.planning import rates as rating
 from gdpfed.planning import sparsity, weights
 from gdpfed.planning.curves import noise_by_epsilon, noise_by_rate
 from gdpfed.planning.groups import Grouping
+from gdpfed.planning.members import assignment_digest
 from gdpfed.planning.plan import Group, Plan, Release, guaranteed
 from gdpfed.planning.settings import AUTO_GROUPS, KeepRule, PlanSettings, RateRule
 from gdpfed.planning.weights import Weighting
@@ -404,6 +405,7 @@ def _finished(
     scales: tuple[float, ...],
 ) -> Plan:
     """The plan, its epsilons computed; raises PrivacyError if a stated noise multiplier does not keep a budget."""
+    linked = _linked_counts(settings, groups, budgets)
     draft = Plan(
         method=settings.method,
         groups=tuple(
@@ -435,7 +437,8 @@ def _finished(
         averaging=settings.averaging,
         max_participations=settings.max_participations,
         clients_per_person=settings.clients_per_person,
-        linked=_linked_counts(settings, groups, budgets),
+        linked=linked,
+        assignment_digest=assignment_digest(budgets.clients, groups.assignment) if linked and budgets.clients else None,
     )
     plan = guaranteed(draft)
     if any(group.epsilon_release > group.epsilon for group in plan.groups):

@@ -15,6 +15,10 @@ Guarantees (tests of the same name):
   verify_recomputes_everything     from the mechanism alone, without the cache; a claim that is not what comes out is
                                    refused.
   overspending_is_refused          a group whose epsilon exceeds its budget raises PrivacyError.
+  empty_promises_are_refused       so does a group, or a person, whose delta is not below half the probability of taking
+                                   part at all: any epsilon would be kept.
+  linked_people_are_bound          people in several clients are counted by group, for one assignment of the clients,
+                                   whose digest is a field: counts without it are refused.
   pooled_noise_is_one              a pooled plan whose groups imply different noise raises PrivacyError.
   a_plan_is_a_value                equal content, equal plan, equal hash; no field can be changed.
 """
@@ -22,6 +26,7 @@ Guarantees (tests of the same name):
 import dataclasses
 import itertools
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -38,11 +43,13 @@ from gdpfed.privacy.accountant import (
     check_delta,
     check_noise_multiplier,
     check_num_rounds,
+    check_promises_something,
     epsilon_of,
 )
 from gdpfed.privacy.adversaries import LinkedSum, ServerView, person_epsilon, server_view
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
+from gdpfed.privacy.rounding import delta_up, rounded_up
 
 __all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "guaranteed"]
 
@@ -153,7 +160,13 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that is fixed before training starts, and public."""
+    """Everything that is fixed before training starts, and public.
+
+    ``linked`` has for each person in several clients how many of them are in each group, without names: who is linked
+    to whom is nobody's business. The counts hold only while every client is in the group that it was counted in:
+    ``assignment_digest`` is of that (`planning.members.assignment_digest`), and is compared wherever budgets meet the
+    plan.
+    """
 
     method: str
     groups: tuple[Group, ...]
@@ -170,6 +183,7 @@ class Plan:
     max_participations: int | None = None
     clients_per_person: int = 1
     linked: tuple[tuple[int, ...], ...] = ()
+    assignment_digest: str | None = None
     epsilon_person: float | None = None
 
     def __post_init__(self) -> None:
@@ -228,6 +242,18 @@ class Plan:
                 raise InputError(f"expected counts from 0 to the size of the group in linked, got {list(counts)}")
             if not 1 <= sum(counts) <= _MAX_LINKED:
                 raise InputError(f"expected from 1 to {_MAX_LINKED} linked clients for one person, got {sum(counts)}")
+        if self.linked and self.assignment_digest is None:
+            raise PrivacyError(
+                "the plan counts linked clients by group, but does not say which client was in which group "
+                "(assignment_digest), as plans of older versions: make the plan again"
+            )
+        if self.assignment_digest is not None and not (
+            self.linked and re.fullmatch("[0-9a-f]{64}", self.assignment_digest)
+        ):
+            raise InputError(
+                f"expected assignment_digest to be a SHA-256 in hexadecimal, beside linked clients, got "
+                f"{self.assignment_digest!r}: make the plan again"
+            )
 
     @property
     def is_private(self) -> bool:
@@ -355,7 +381,7 @@ class Plan:
             units.append(f"any one of the listed people, in up to {most} clients, or anyone else in one")
         return Guarantee(
             epsilon=self.epsilon_person,
-            delta=max(group.delta for group in self.groups),
+            delta=self._person_delta,
             unit="; ".join(units),
             adversary="whoever sees the released models",
         )
@@ -387,22 +413,54 @@ class Plan:
             actual = guaranteed(self)
         for group, recomputed in zip(self.groups, actual.groups, strict=True):
             if recomputed.epsilon_release > group.epsilon:
-                most = num_rounds_for(
-                    noise_multiplier=group.noise_multiplier,
-                    sampling_rate=group.sampling_rate,
-                    epsilon=group.epsilon,
-                    delta=group.delta,
-                    accountant=self.accountant,
-                )
                 raise PrivacyError(
-                    f"{group.name!r} would spend epsilon={recomputed.epsilon_release:.6g} at delta={group.delta:.3g}, "
-                    f"more than its budget of "
-                    f"{group.epsilon:g}: at most {most} of {self.num_rounds} rounds are allowed with this noise and "
-                    f"rate; make the plan again"
+                    f"{group.name!r} would spend epsilon={rounded_up(recomputed.epsilon_release, 6)} at "
+                    f"delta={delta_up(group.delta)}, more than its budget of {group.epsilon:g}: at most "
+                    f"{self._rounds_within(group)} of {self.num_rounds} rounds are allowed with this noise and rate; "
+                    f"make the plan again"
                 )
             self._check_claim(f"epsilon_release of {group.name!r}", group.epsilon_release, recomputed.epsilon_release)
             self._check_claim(f"epsilon_server of {group.name!r}", group.epsilon_server, recomputed.epsilon_server)
         self._check_claim("epsilon_person", self.epsilon_person, actual.epsilon_person)
+
+    def _rounds_within(self, group: Group) -> int:
+        """How many rounds the group's budget allows, and means anything for."""
+        try:
+            return num_rounds_for(
+                noise_multiplier=group.noise_multiplier,
+                sampling_rate=group.sampling_rate,
+                epsilon=group.epsilon,
+                delta=group.delta,
+                accountant=self.accountant,
+            )
+        except PrivacyError:
+            return 0
+
+    def check_promises_something(self) -> None:
+        """Raises PrivacyError where a group's delta, or a linked person's, would allow any epsilon."""
+        for group in self.groups:
+            check_promises_something(
+                delta=group.delta,
+                sampling_rates=[group.sampling_rate],
+                num_rounds=self.num_rounds,
+                whose=f"a client of {group.name!r}",
+            )
+        if self.clients_per_person == 1 and not self.linked:
+            return
+        for counts in self.allocations():
+            check_promises_something(
+                delta=self._person_delta,
+                sampling_rates=itertools.chain.from_iterable(
+                    [group.sampling_rate] * count for group, count in zip(self.groups, counts, strict=True)
+                ),
+                num_rounds=self.num_rounds,
+                whose=f"a person in {sum(counts)} clients",
+            )
+
+    @property
+    def _person_delta(self) -> float:
+        """At which the person-level epsilon is stated."""
+        return max(group.delta for group in self.groups)
 
     def _check_claim(self, what: str, claimed: float | None, actual: float | None) -> None:
         if claimed is None and actual is None:
@@ -424,9 +482,10 @@ def _agree(claimed: float, actual: float) -> bool:
 
 
 def guaranteed(plan: Plan) -> Plan:
-    """The same plan with every epsilon as the accountant computes it."""
+    """The same plan with every epsilon as the accountant computes it; PrivacyError where one would promise nothing."""
     if not plan.is_private:
         return plan
+    plan.check_promises_something()
     groups = tuple(
         dataclasses.replace(
             group,
@@ -442,9 +501,8 @@ def guaranteed(plan: Plan) -> Plan:
 
 
 def _person(plan: Plan) -> float:
-    delta = max(group.delta for group in plan.groups)
     worst = max(
-        person_epsilon(sums=_linked_sums(plan, counts), num_rounds=plan.num_rounds, delta=delta)
+        person_epsilon(sums=_linked_sums(plan, counts), num_rounds=plan.num_rounds, delta=plan._person_delta)
         for counts in plan.allocations()
     )
     # Whoever is not linked is a person in one client.

@@ -13,18 +13,21 @@ Guarantees (tests of the same name):
   more_noise_costs_less        epsilon falls with noise and rises with rate and rounds.
   unsampled_is_exact           at sampling_rate 1 the PLD epsilon is the analytic one of the Gaussian mechanism.
   no_noise_is_infinite         noise_multiplier 0 has an infinite epsilon, unless nobody is ever sampled.
+  epsilon_is_a_number          never NaN, never below 0, at the ends of what may be asked too.
+  empty_promise_is_refused     a delta that is not below half the probability of taking part at all.
 """
 
 import contextlib
 import importlib.metadata
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.privacy.cache import remembered
+from gdpfed.privacy.rounding import delta_up
 
 __all__ = [
     "ACCOUNTANTS",
@@ -38,11 +41,13 @@ __all__ = [
     "check_delta",
     "check_noise_multiplier",
     "check_num_rounds",
+    "check_promises_something",
     "delta_after_rounding",
     "epsilon_bound",
     "epsilon_of",
     "gaussian_epsilon",
     "grid_interval",
+    "probability_of_taking_part",
     "rough_rdp_epsilon",
 ]
 
@@ -52,6 +57,10 @@ ADJACENCY = "add-or-remove-one-client"
 
 MAX_ROUNDS = 1_000_000
 NOISE_RANGE = (0.01, 1e7)
+# A delta must be below this share of the probability of taking part at all. A mechanism that publishes the data of
+# those who take part with probability share, and else nothing, keeps (0, share * probability): at a share of 1 an
+# epsilon promises nothing, and at a half a client that takes part is as likely laid open as not.
+LARGEST_SHARE = 0.5
 # Composition by FFT rounds: measured, delta comes out up to 5e-18 too small for each round. Twenty times that is taken
 # off the delta that is asked for, so that what is reported stays an upper bound; a delta below it is refused.
 _DELTA_ROUNDING_PER_ROUND = 1e-16
@@ -119,6 +128,31 @@ def check_delta(delta: float, *, field: str = "delta") -> float:
     return float(delta)
 
 
+def probability_of_taking_part(sampling_rates: Iterable[float], *, num_rounds: int) -> float:
+    """Of at least one client with these rates, in at least one of ``num_rounds`` rounds."""
+    rates = tuple(sampling_rates)
+    if 1 in rates:
+        return 1.0
+    return -math.expm1(num_rounds * math.fsum(math.log1p(-rate) for rate in rates))
+
+
+def check_promises_something(
+    *, delta: float, sampling_rates: Iterable[float], num_rounds: int, whose: str = "a client"
+) -> None:
+    """Raises PrivacyError where ``delta`` is so near the probability of taking part that any epsilon would be kept.
+
+    The rates are those of one client, or of all clients of one person. Who never takes part has nothing to lose.
+    """
+    check_delta(delta)
+    takes_part = probability_of_taking_part(sampling_rates, num_rounds=num_rounds)
+    if takes_part > 0 and not delta < LARGEST_SHARE * takes_part:
+        raise PrivacyError(
+            f"expected delta below half the probability that {whose} takes part at all, got "
+            f"delta={delta_up(delta)} and the probability {takes_part:.3g}: within it half of those who take part "
+            f"could be released in clear; lower delta, or raise the rate or the rounds"
+        )
+
+
 def grid_interval(epsilon: float, num_rounds: int, relative_error: float = _FINE_RELATIVE_ERROR) -> float:
     """The width of the loss grid at which the discretisation adds about ``relative_error`` to ``epsilon``.
 
@@ -137,13 +171,21 @@ def delta_after_rounding(delta: float, num_rounds: int) -> float:
 def gaussian_epsilon(*, noise_multiplier: float, num_releases: float, delta: float) -> float:
     """Epsilon of ``num_releases`` Gaussian releases without sampling (exact, never rounded down)."""
     import dp_accounting
+    import numpy as np
 
     if num_releases == 0:
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    exact = float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(num_releases), delta))
+    # Far from the epsilon that it looks for, dp-accounting takes the logarithm of a delta of 0.
+    with np.errstate(divide="ignore"):
+        exact = _or_infinite(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(num_releases), delta))
     return exact * (1 + _ANALYTIC_TOLERANCE) + _ANALYTIC_TOLERANCE if exact > 0 else 0.0
+
+
+def _or_infinite(epsilon: float) -> float:
+    """An epsilon as computed; where the computation broke down, nothing is promised."""
+    return math.inf if math.isnan(epsilon) else max(float(epsilon), 0.0)
 
 
 def epsilon_of(mechanism: SampledGaussian, *, delta: float, accountant: Accountant = "pld") -> float:
@@ -177,9 +219,9 @@ def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: i
         num_rounds=num_rounds,
         grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
     ).get_epsilon_for_delta(delta)
-    if math.isinf(rough):
+    if not math.isfinite(rough):
         return math.inf
-    return float(
+    return _or_infinite(
         pld.composed_distribution(
             noise_multiplier=noise_multiplier,
             sampling_rate=sampling_rate,
@@ -190,18 +232,25 @@ def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: i
 
 
 def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accountant = "pld") -> float:
-    """An upper bound on `epsilon_of`, about 0.1 % above it and ten times as fast: for a display that counts rounds."""
+    """Ten times as fast as `epsilon_of`, and an upper bound as that is: for a display that counts rounds.
+
+    About 0.1 % above it; where epsilon is some dozen or more, and nobody would state it, on either side of it.
+    """
     if check_accountant(accountant) == "rdp" or mechanism.sampling_rate in (0, 1) or mechanism.noise_multiplier == 0:
         return epsilon_of(mechanism, delta=delta, accountant=accountant)
+    check_delta(delta)
+    delta = delta_after_rounding(delta, mechanism.num_rounds)
+    if delta == 0:
+        return math.inf
     from gdpfed.privacy import pld
 
-    return float(
+    return _or_infinite(
         pld.composed_distribution(
             noise_multiplier=mechanism.noise_multiplier,
             sampling_rate=mechanism.sampling_rate,
             num_rounds=mechanism.num_rounds,
             grid_interval=grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR),
-        ).get_epsilon_for_delta(delta_after_rounding(delta, mechanism.num_rounds))
+        ).get_epsilon_for_delta(delta)
     )
 
 
@@ -233,7 +282,7 @@ def _rdp_epsilon_over(
     judge = RdpAccountant(orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     with _without_order_warnings():
         judge.compose(dp_accounting.SelfComposedDpEvent(round_event, num_rounds))
-    return float(judge.get_epsilon(delta))
+    return _or_infinite(judge.get_epsilon(delta))
 
 
 @contextlib.contextmanager

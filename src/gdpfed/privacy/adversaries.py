@@ -27,6 +27,7 @@ import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import check_delta, delta_after_rounding, gaussian_epsilon, grid_interval
+from gdpfed.privacy.rounding import delta_up
 
 __all__ = [
     "LinkedSum",
@@ -153,10 +154,10 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
             ).self_compose(num_rounds)
         )
     spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
-    if math.isinf(spent):
+    if not math.isfinite(spent):
         raise PrivacyError(
-            f"the person-level epsilon cannot be resolved at delta={delta:g}: raise delta, or declare fewer clients "
-            f"per person"
+            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: raise delta, or declare fewer "
+            f"clients per person"
         )
     return spent
 

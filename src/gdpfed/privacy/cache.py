@@ -1,12 +1,13 @@
 """Remember what the accountant computed, in memory and on disk.
 
 Place: around the accountant's pure functions. Numbers are the same with and without it, because the key holds every
-input and the versions of all that computes, and values are stored to the last bit.
+input and a hash of all code that computes, and values are stored to the last bit.
 
 Guarantees (tests of the same name):
   same_bits                 a remembered value equals the computed one bit for bit.
   damage_is_recomputed      a row whose checksum is wrong is computed again, never used.
-  other_version_is_another_key  a different gdpfed, dp-accounting, numpy or scipy shares nothing.
+  other_code_is_another_key a gdpfed whose code of accounting differs, or another dp-accounting, numpy or scipy, shares
+                            nothing.
   broken_disk_is_no_error   an unwritable or corrupted file costs time, not the answer.
 
 Does not: protect against someone who may write to your home directory; `verify` never reads it.
@@ -27,10 +28,10 @@ from typing import Any, ParamSpec
 
 import gdpfed
 
-__all__ = ["cache_file", "forget_memory", "remembered", "without_cache"]
+__all__ = ["cache_file", "code_hash", "forget_memory", "remembered", "without_cache"]
 
-# Raised when a function behind the cache changes what it computes.
-_FORMAT = 1
+# Raised when the file's layout changes; what functions compute is in their code, which the key has a hash of.
+_FORMAT = 2
 _COMPUTED_BY = ("dp-accounting", "numpy", "scipy")
 
 P = ParamSpec("P")
@@ -66,14 +67,29 @@ def forget_memory() -> None:
 
 
 @functools.cache
-def _versions() -> tuple[str, ...]:
-    own = f"gdpfed {gdpfed.__version__}"
-    return (own, *(f"{name} {importlib.metadata.version(name)}" for name in _COMPUTED_BY))
+def code_hash(*folders: str) -> str:
+    """SHA-256 of the source files in these folders of the package, and of the versions of what they compute with.
+
+    Other code may compute otherwise, so its values are not shared. Read when first used (10 ms), not on import.
+    """
+    package = Path(gdpfed.__file__).parent
+    sources = sorted(path for folder in folders for path in (package / folder).glob("*.py"))
+    files = [[str(path.relative_to(package)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in sources]
+    # Where a package has no sources on disk (a zip file), its version stands for them.
+    versions = [gdpfed.__version__, *(importlib.metadata.version(name) for name in _COMPUTED_BY)]
+    return hashlib.sha256(json.dumps([files, versions]).encode()).hexdigest()
 
 
-def _key(function: str, arguments: dict[str, Any]) -> str:
+def _folders(module: str) -> tuple[str, ...]:
+    """Where the code behind a remembered function is: the accountant's folder, and the function's own."""
+    parts = module.split(".")
+    own = parts[1] if parts[0] == "gdpfed" and len(parts) > 2 else "privacy"
+    return tuple(sorted({"privacy", own}))
+
+
+def _key(module: str, function: str, arguments: dict[str, Any]) -> str:
     exact = {name: value.hex() if isinstance(value, float) else value for name, value in arguments.items()}
-    return json.dumps([_FORMAT, _versions(), function, sorted(exact.items())])
+    return json.dumps([_FORMAT, code_hash(*_folders(module)), module, function, sorted(exact.items())])
 
 
 def _checksum(key: str, value: str) -> str:
@@ -117,7 +133,7 @@ def remembered(function: Callable[P, float]) -> Callable[P, float]:
             raise TypeError(f"{function.__name__} takes keyword arguments only")
         if not _enabled.get():
             return function(*args, **kwargs)
-        key = _key(function.__name__, dict(kwargs))
+        key = _key(function.__module__, function.__name__, dict(kwargs))
         value = _memory.get(key)
         if value is None:
             value = _read(key)

@@ -11,7 +11,7 @@ and confirmed there by one or two fine evaluations, instead of fifteen.
 Guarantees (tests of the same name):
   never_exceeds_the_budget     epsilon_of(calibrated) <= epsilon, without tolerance.
   leaves_no_room               0.5 % less noise, 0.5 % more rate or one more round exceeds it.
-  vacuous_delta_is_refused     a delta that allows no noise at all raises PrivacyError.
+  vacuous_delta_is_refused     a delta near the probability of taking part at all raises PrivacyError.
 """
 
 import math
@@ -25,12 +25,14 @@ from gdpfed.privacy.accountant import (
     SampledGaussian,
     check_accountant,
     check_delta,
+    check_promises_something,
     delta_after_rounding,
     epsilon_of,
     grid_interval,
     rough_rdp_epsilon,
 )
 from gdpfed.privacy.cache import remembered
+from gdpfed.privacy.rounding import allowance
 
 __all__ = [
     "check_epsilon",
@@ -53,16 +55,6 @@ def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
     if not 0 < epsilon <= _MAX_EPSILON:
         raise InputError(f"expected a finite {field} > 0, at most {_MAX_EPSILON:g}, got {field}={epsilon}")
     return float(epsilon)
-
-
-def _check_delta_means_something(*, delta: float, sampling_rate: float, num_rounds: int) -> None:
-    takes_part = -math.expm1(num_rounds * math.log1p(-sampling_rate)) if sampling_rate < 1 else 1.0
-    if delta >= takes_part:
-        raise PrivacyError(
-            f"delta={delta:.3g} is not below the probability {takes_part:.3g} that a client takes part at all, so "
-            f"releasing its "
-            f"data in clear would satisfy it: lower delta, or raise the rate or the rounds"
-        )
 
 
 def _gap(parameter: SampledGaussian, *, epsilon: float, delta: float, interval: float, both: bool) -> float:
@@ -232,7 +224,7 @@ def noise_multiplier_for(
         raise InputError(
             "expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise"
         )
-    _check_delta_means_something(delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds)
+    check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
     return _noise_multiplier_for(
         epsilon=float(epsilon),
         delta=float(delta),
@@ -259,9 +251,9 @@ def _noise_multiplier_for(
     if solved is None:
         raise PrivacyError(
             f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets epsilon={epsilon:g} at "
-            f"delta={delta:g} over {num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): epsilon or "
-            f"delta is out of range (PLD resolves no delta below about 1e-16 for each round): change them, the rounds "
-            f"or the rate"
+            f"delta={allowance(delta)} over {num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): "
+            f"epsilon or delta is out of range (PLD resolves no delta below about 1e-16 for each round): change them, "
+            f"the rounds or the rate"
         )
     return math.exp(solved)
 
@@ -312,13 +304,12 @@ def _sampling_rate_for(
     )
     if solved is None:
         raise PrivacyError(
-            f"no sampling rate above {_RATE_RANGE[0]:g} meets epsilon={epsilon:g} at delta={delta:g} with noise "
-            f"multiplier "
-            f"{noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the noise, epsilon or delta, or "
-            f"lower the rounds"
+            f"no sampling rate above {_RATE_RANGE[0]:g} meets epsilon={epsilon:g} at delta={allowance(delta)} with "
+            f"noise multiplier {noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the "
+            f"noise, epsilon or delta, or lower the rounds"
         )
     rate = math.exp(solved)
-    _check_delta_means_something(delta=delta, sampling_rate=rate, num_rounds=num_rounds)
+    check_promises_something(delta=delta, sampling_rates=[rate], num_rounds=num_rounds)
     return rate
 
 
@@ -329,6 +320,15 @@ def num_rounds_for(
     check_epsilon(epsilon)
     check_delta(delta)
     check_accountant(accountant)
+    most = _most_rounds(noise_multiplier, sampling_rate, epsilon=epsilon, delta=delta, accountant=accountant)
+    if most:
+        check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=most)
+    return most
+
+
+def _most_rounds(
+    noise_multiplier: float, sampling_rate: float, *, epsilon: float, delta: float, accountant: Accountant
+) -> int:
 
     def allowed(num_rounds: int) -> bool:
         mechanism = SampledGaussian(

@@ -60,10 +60,10 @@ def round_curve(epsilons: FloatArray, direction: Direction) -> FloatArray:
     rate = direction.sampling_rate
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if direction.removed:
-            # For a large epsilon expm1 overflows to infinity; log1p of it is replaced by its own asymptote.
-            threshold = np.where(
-                epsilons < _LARGEST_EXPONENT, np.log1p(np.expm1(epsilons) / rate), epsilons - math.log(rate)
-            )
+            # For a large epsilon, or a small rate, the quotient overflows; its log1p is replaced by its own asymptote.
+            quotient = np.expm1(epsilons) / rate
+            is_exact = (epsilons < _LARGEST_EXPONENT) & (quotient < np.inf)
+            threshold = np.where(is_exact, np.log1p(quotient), epsilons - math.log(rate))
             sampled = rate * _gaussian_delta(threshold, direction.noise_multiplier)
             deltas = np.where(epsilons > math.log1p(-rate), sampled, -np.expm1(epsilons))
         else:

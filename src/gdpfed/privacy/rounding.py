@@ -1,7 +1,7 @@
 """Numbers as text that never flatters.
 
 Place: used by every output, hence below all of them. A cost is rounded up, so that what is printed is still a bound;
-other numbers are rounded to nearest.
+what somebody allows is rounded down; other numbers are rounded to nearest.
 
 Guarantees (tests of the same name):
   rounding_never_flatters   a printed cost is at least the cost, and less than one unit of its last digit above it.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from scipy import special
 
 from gdpfed.planning.plan import Group
+from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.results.report_data import Method, ReportData
-from gdpfed.results.rounding import promise, rounded_up
 
 __all__ = [
     "accuracy",

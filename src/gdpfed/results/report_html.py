@@ -18,6 +18,7 @@ from importlib import resources
 from string import Template
 
 import gdpfed
+from gdpfed.privacy.rounding import delta_up, promise, rounded_up
 from gdpfed.results import report_findings as found
 from gdpfed.results import report_svg as draw
 from gdpfed.results.report_colours import DARK, LIGHT
@@ -34,7 +35,6 @@ from gdpfed.results.report_plan_figures import (
     spending_panels,
 )
 from gdpfed.results.report_tables import cost_table, method_table, plan_table
-from gdpfed.results.rounding import delta_up, promise, rounded_up
 from gdpfed.runs.stamp import STAMP
 
 __all__ = ["commands", "report_html"]

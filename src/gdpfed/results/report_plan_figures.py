@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gdpfed.planning.plan import Group, Plan
+from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.results import report_svg as draw
 from gdpfed.results.report_data import Method, ReportData
 from gdpfed.results.report_findings import cohort_range
 from gdpfed.results.report_svg import Frame, Scale
-from gdpfed.results.rounding import promise, rounded_up
 
 __all__ = [
     "budget_stairs",

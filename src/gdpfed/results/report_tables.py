@@ -6,9 +6,9 @@ Guarantees (tests of the same name):
   tables_say_what_the_plan_says   every cost in a table is the plan's, rounded up.
 """
 
+from gdpfed.privacy.rounding import delta_up, promise, rounded_up
 from gdpfed.results.report_data import Method, ReportData
 from gdpfed.results.report_findings import accuracy
-from gdpfed.results.rounding import delta_up, promise, rounded_up
 
 __all__ = ["Table", "cost_table", "method_table", "plan_table"]
 

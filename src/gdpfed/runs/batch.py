@@ -17,9 +17,7 @@ Guarantees (tests of the same name):
 
 import dataclasses
 import fcntl
-import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import time
@@ -29,10 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import gdpfed
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
+from gdpfed.privacy.cache import code_hash
 from gdpfed.runs.pool import Report, run_orders
 from gdpfed.tasks.task import Task, task_to_toml
 
@@ -110,15 +108,6 @@ def _digest(*content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-@functools.cache
-def _planner() -> str:
-    """A hash of all that makes plans: other code may plan otherwise, so it plans again."""
-    package = Path(gdpfed.__file__).parent
-    sources = sorted(path for folder in ("privacy", "planning") for path in (package / folder).glob("*.py"))
-    versions = [importlib.metadata.version(name) for name in ("dp-accounting", "numpy", "scipy")]
-    return _digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in sources], versions)
-
-
 def run_key(task: Task, *, plan: str, seed: int) -> str:
     """Names a run by everything that determines its result; ``plan`` is the plan's hash."""
     return _key(task_to_toml(task), plan, seed)
@@ -130,7 +119,9 @@ def _key(task: str, plan: str, seed: int) -> str:
 
 def _memo(out: Path, task: Task) -> Path:
     asked = dataclasses.replace(task, title="", training=type(task.training)())
-    return out / "plans" / f"{_digest(task_to_toml(asked), _planner())[:_KEY_LENGTH]}.json"
+    # Other code may plan otherwise, so it plans again.
+    planner = code_hash("privacy", "planning")
+    return out / "plans" / f"{_digest(task_to_toml(asked), planner)[:_KEY_LENGTH]}.json"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ are dropped on resume, so a run that is killed at any moment goes on where it wa
 Guarantees (tests of the same name):
   killed_anywhere_same_bytes     SIGKILL at random moments and resume: same records, same model.
   another_plan_is_refused        a checkpoint that belongs to another plan does not load.
+  budgets_are_read_back          with names, deltas and given groups, and linked people with the settings.
 """
 
 import csv
@@ -218,11 +219,13 @@ def _with_own_budgets(path: Path, task: Task) -> Task:
 
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["client", "epsilon", "delta"])
-    for place, (epsilon, delta) in enumerate(zip(task.budgets.epsilons, task.budgets.deltas, strict=True)):
-        writer.writerow(
-            [task.budgets.label(place), repr(float(epsilon)), "" if np.isnan(delta) else repr(float(delta))]
-        )
+    budgets = task.budgets
+    # Given groups are part of the budgets: without them the plan's members could not be found again.
+    writer.writerow(["client", "epsilon", "delta", *(["group"] if budgets.groups is not None else [])])
+    for place, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
+        group = [] if budgets.groups is None else [budgets.groups[place]]
+        own = "" if np.isnan(delta) else repr(float(delta))
+        writer.writerow([budgets.label(place), repr(float(epsilon)), own, *group])
     _replace(path / "budgets.csv", text.getvalue().encode())
     return dataclasses.replace(task, budgets_source="budgets.csv")
 
