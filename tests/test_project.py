@@ -115,7 +115,6 @@ def rounded_deltas(source: str) -> list[str]:
     return [value for value, spec in printed if spec is not None and re.search("delta(s?$|s?_or|']$)", value)]
 
 
-# To be rounded up by whoever works there.
 @pytest.mark.parametrize("path", MODULES)
 def test_printed_deltas_are_rounded_up(path: Path) -> None:
     """By `privacy.rounding`: `delta_up` for what is promised or spent, `allowance` for what somebody allows."""

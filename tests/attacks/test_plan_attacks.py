@@ -61,7 +61,13 @@ def bare_plan() -> Plan:
 def in_terms(path: Path) -> Plan:
     """As a node checks the plan that a server sends."""
     terms = Terms(
-        run="run", plan=path.read_text(), dropout_rate=0.1, colluding_fraction=0.1, enrolment=bytes(32), num_params=1
+        run="run",
+        plan=path.read_text(),
+        dropout_rate=0.1,
+        colluding_fraction=0.1,
+        complete_up_to=100,
+        enrolment=bytes(32),
+        num_params=1,
     )
     return terms.verified_plan()
 

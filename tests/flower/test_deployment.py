@@ -89,7 +89,7 @@ def test_an_averaged_model_is_averaged(tmp_path: Path) -> None:
 
 def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:
     """The same clients fall silent at the same stages: the same sums abort, and are tried again."""
-    seed = 16
+    seed = 17
     federation = Federation(
         tmp_path,
         sizes=(6, 6),

@@ -1,0 +1,13 @@
+"""Test mode is allowed here, and nothing waits for the disk: no test of this folder cuts the power."""
+
+import os
+
+import pytest
+
+from gdpfed.flower.test_mode import VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _test_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(os, "fsync", lambda _: None)
