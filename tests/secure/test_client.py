@@ -121,7 +121,7 @@ def test_refuses_messages_about_another_roster() -> None:
 def test_refuses_too_few() -> None:
     stages = Stages.start(WORLD).share()
     shape = topology(5, TOLERANCE)
-    assert (shape.threshold, shape.quorum, shape.smallest_survivors) == (4, 4, 4)
+    assert (shape.threshold, shape.quorum, shape.smallest_survivors) == (3, 4, 4)
     delivery = messages.Delivery.decode(stages.deliveries[0])
     fewer = dataclasses.replace(delivery, sharers=(0, 1, 2), sealed=delivery.sealed[:2])
     with pytest.raises(PrivacyError, match="at least 4 sharers"):
@@ -227,7 +227,7 @@ def test_refuses_a_threshold_of_half(started: Stages, threshold: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"threshold": 3}, {"threshold": 5}, {"quorum": 3}, {"dropouts": 4}, {"colluders": 1}, {"degree": 2}]
+    "change", [{"threshold": 4}, {"threshold": 5}, {"quorum": 3}, {"dropouts": 4}, {"colluders": 1}, {"degree": 2}]
 )
 def test_refuses_other_numbers(started: Stages, change: dict[str, int]) -> None:
     roster = messages.Roster.decode(started.roster)

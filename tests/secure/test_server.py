@@ -100,8 +100,8 @@ def test_a_quorum_is_needed_to_unmask() -> None:
         stages.agree(without=[0, 1])
     stages.server.receive_agreement(stages.clients[1].agree(stages.survivors[1]))
     stages.agreements = stages.server.agreements()
-    with pytest.raises(AbortedError, match="4 shares of client"):
-        stages.reveal(without=[0, 1])
+    with pytest.raises(AbortedError, match="3 shares of client"):
+        stages.reveal(without=[0, 1, 2])
     stages.server.receive_revealed(stages.clients[1].reveal(stages.agreements))
     assert np.array_equal(stages.server.total(), stages.world.plain_sum(range(5), 5))
 

@@ -22,7 +22,8 @@ try has that chance. t is also more than half of the holders, so that more collu
 the end. The second number of `failures` bounds how often dropouts that do not depend on the circle break the rule: then
 the sum is aborted, and tried again. It is at most 2^-10, little beside `Tolerance.abort_rate`.
 
-The degree is the smallest for which both hold. Where there is none, the graph is complete, where neither can happen.
+The degree is the smallest for which both hold. Where there is none, the graph is complete: nothing can be cut there, t
+is more than half of all and more than c, and every quorum of survivors has t holders.
 
 Guarantees (tests of the same name):
   everyone_has_the_same_degree     and a neighbour's neighbour is oneself.
@@ -78,9 +79,9 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
     if cohort < 1:
         raise InputError(f"expected a cohort of 1 or more, got {cohort}")
     dropouts, colluders, quorum = tolerance.dropouts(cohort), tolerance.colluders(cohort), tolerance.quorum(cohort)
-    degree, threshold = cohort - 1, quorum
+    liars = tolerance.liars(cohort)
+    degree, threshold = cohort - 1, max(cohort // 2, liars) + 1
     if cohort > tolerance.complete_up_to:
-        liars = tolerance.liars(cohort)
         for smaller in range(_SMALLEST_DEGREE, cohort - 1, 2):
             least = _threshold(cohort, smaller, liars)
             _, incomplete = failures(cohort=cohort, degree=smaller, threshold=least, dropouts=dropouts, colluders=liars)
