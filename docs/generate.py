@@ -34,6 +34,7 @@ COMMANDS = [
     "plan",
     "plan compare",
     "verify",
+    "check",
     "account",
     "audit",
     "reproduce",
