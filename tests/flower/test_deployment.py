@@ -1,6 +1,7 @@
 """Whole runs: the simulator's numbers, kills, groups that stop."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -121,6 +122,30 @@ def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> N
     assert torch.equal(deployed.parameters, expected.parameters)
     assert len(silenced) >= 3
     assert any("aborted" in states for states in federation.states().values())
+
+
+def test_a_sum_that_is_given_up_is_noise(tmp_path: Path) -> None:
+    """Five attempts come to nothing: charged, kept and published as that of an empty cohort; no record tells."""
+
+    def federation(name: str) -> Federation:
+        return Federation(tmp_path / name, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, cap=2)
+
+    lost, empty = federation("lost"), federation("empty")
+    silent = {"lost": "input", "empty": "keys"}
+    for made in (lost, empty):
+        stage = silent[made.root.name]
+        made.serve(made.grid(deliver=lambda client, message, stage=stage: client >= 3 or stage_of(message) != stage))
+    assert lost.states()[0, 0] == ["aborted"] * 5 + ["published"]
+    assert empty.states()[0, 0] == ["published"]
+    told = [made.home.run_path / "records.jsonl" for made in (lost, empty)]
+    one, other = ([json.loads(line) for line in path.read_text().splitlines()] for path in told)
+    assert [line.keys() for line in one] == [line.keys() for line in other]
+    assert [line["epsilons"] for line in one] == [line["epsilons"] for line in other]
+    assert {path.name for path in told[0].parent.iterdir()} == {path.name for path in told[1].parent.iterdir()}
+    sizes = [(told[at].parent / "ledger_mark.json").stat().st_size for at in (0, 1)]
+    assert sizes[0] == sizes[1]
+    # It is noise: neither nothing nor what an empty cohort of the first attempt gives.
+    assert not torch.equal(*(load_file(path.parent / "model.safetensors")["array0"] for path in told))
 
 
 # Kills.

@@ -172,6 +172,24 @@ def test_refusals_do_not_flatter(tmp_path: Path) -> None:
 # Saved sessions.
 
 
+def test_a_state_is_not_given_back_beside_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails just after the next state was kept: there must not be two that could be answered."""
+    sessions = SavedSessions(tmp_path)
+    sessions.keep(bytes(32), "agree", Saved(terms=b"", session=b"", client=b""))
+
+    def failing(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    def agree() -> None:
+        with sessions.claimed(bytes(32), "agree") as saved:
+            monkeypatch.setattr("gdpfed.flower.homes.sync_folder", failing)
+            sessions.keep(bytes(32), "reveal", saved)
+
+    with pytest.raises(InputError, match="cannot write"):
+        agree()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".reveal"]
+
+
 def test_a_state_is_loaded_once(tmp_path: Path) -> None:
     sessions = SavedSessions(tmp_path)
     sessions.keep(bytes(32), "input", SAVED)

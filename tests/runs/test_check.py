@@ -198,6 +198,21 @@ def test_a_run_that_was_not_charged(tmp_path: Path) -> None:
     assert found["new"].is_sound
 
 
+def test_a_ledger_that_was_put_back_is_told(tmp_path: Path) -> None:
+    """More rounds in the run's records than its ledger has charged: the ledger is an old copy."""
+    with book(tmp_path, text=TWO) as ledger:
+        start(ledger, text=TWO)
+        play(ledger, "run", range(2))
+    make_run(tmp_path / "folder", ledger=tmp_path / "book")
+    for released, is_sound in ((2, True), (3, False)):
+        lines = [json.dumps({"round": number}) for number in range(1, released + 1)]
+        (tmp_path / "folder" / "records.jsonl").write_text("\n".join(lines) + '\n{"rou')
+        found = by_name(tmp_path)["folder"]
+        assert found.is_sound == is_sound
+    assert "released 3 rounds" in found.problems[0]
+    assert "has charged 2" in found.problems[0]
+
+
 def test_notes_about_homes_of_earlier_versions(tmp_path: Path) -> None:
     make_node(tmp_path / "old")
     make_node(

@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.secure.primitives import AgreementKey, KeyStream, derive, seal, sign, signing_public, unseal, verified
+from gdpfed.secure import primitives
+from gdpfed.secure.primitives import (
+    AgreementKey,
+    KeyStream,
+    derive,
+    is_low_order,
+    seal,
+    sign,
+    signing_public,
+    unseal,
+    verified,
+)
 
 COUNTING = bytes(range(0x80, 0xA0))
 SUNSCREEN = (
@@ -115,3 +126,20 @@ def test_without_the_package_the_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'gdpfed[secure]'" in done.stdout
+
+
+def test_low_order_keys_are_known() -> None:
+    """All ways to write one of the five coordinates: none agrees on anything, and others do."""
+    key = AgreementKey(b"1" * 32)
+    for coordinate in primitives._LOW_ORDER:
+        # The highest of the 256 bits is ignored, and small numbers can be written with the field's size added.
+        unreduced = [coordinate + primitives._FIELD] if coordinate + primitives._FIELD < 2**255 else []
+        for written in (coordinate, coordinate + 2**255, *unreduced):
+            public = written.to_bytes(32, "little")
+            assert is_low_order(public)
+            with pytest.raises(PrivacyError, match="full order"):
+                key.agree(public)
+    for number in range(2, 50):
+        public = AgreementKey(bytes([number]) * 32).public
+        assert not is_low_order(public)
+        key.agree(public)

@@ -16,6 +16,7 @@ from gdpfed.secure.encoding import encode
 from gdpfed.secure.graph import topology
 from gdpfed.secure.in_process import InProcessSum, Stage
 from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.primitives import sign
 from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
 from gdpfed.secure.session import Directory, Session
 from tests.secure.cohorts import Stages, World, directory, identity, server_state
@@ -254,6 +255,10 @@ def test_advertisements_are_checked() -> None:
         dataclasses.replace(made, client=5),
         messages.Advertisement.decode(dataclasses.replace(world, round_number=9).client(0).advertise()),
     ]
+    for name in ("mask_public", "seal_public"):
+        # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
+        low = dataclasses.replace(made, **{name: bytes(32)})
+        wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed())))
     for message in wrong:
         with pytest.raises(InputError):
             server.receive_advertisement(message.encode())

@@ -115,7 +115,10 @@ def init(
         float, typer.Option("--dropout", help="Fraction of a cohort that may vanish in the middle of a round.")
     ] = 0.1,
     colluders: Annotated[
-        float, typer.Option("--colluders", help="Fraction of a cohort that may tell the server their noise.")
+        float,
+        typer.Option(
+            "--colluders", help="Fraction of every cohort that may tell the server all they know; it picks cohorts."
+        ),
     ] = COLLUDING_FRACTION,
     complete_up_to: CompleteUpTo = COMPLETE_UP_TO,
 ) -> None:

@@ -455,7 +455,7 @@ class Deployment:
         self._events(
             "round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown
         )
-        folder.append("timing.jsonl", {"round": state.round_number, "seconds": seconds, "clients": 0})
+        # No timing.jsonl as in a simulation: how long a round took tells how often it was tried.
         self._fault("recorded", state.round_number - 1)
         write_ledger_mark(folder.path, ledger)
         # Counts of participations would tell who was sampled, round by round: the ledger has them.

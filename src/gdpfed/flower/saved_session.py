@@ -70,7 +70,11 @@ class SavedSessions:
 
     @contextlib.contextmanager
     def claimed(self, digest: bytes, stage: str) -> Iterator[Saved]:
-        """The state that waits for a stage. Given back if the block raises InputError or PrivacyError, else deleted."""
+        """The state that waits for a stage. Given back if the block raises InputError or PrivacyError, else deleted.
+
+        Not given back either if the next stage's state was kept: an error after that (the folder could not be synced)
+        would leave two states, of which each could be answered.
+        """
         path = self._path(digest, stage)
         claim = path.with_name(path.name + ".claimed")
         try:
@@ -83,6 +87,9 @@ class SavedSessions:
         try:
             yield Saved.decode(claim.read_bytes())
         except (InputError, PrivacyError):
+            if any(other != claim for other in self._folder.glob(f"{digest.hex()}.*")):
+                claim.unlink(missing_ok=True)
+                raise
             # Gone if another process has begun a new session: then this one is over.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(claim, path)

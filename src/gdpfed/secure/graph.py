@@ -22,8 +22,8 @@ try has that chance. t is also more than half of the holders, so that more collu
 the end. The second number of `failures` bounds how often dropouts that do not depend on the circle break the rule: then
 the sum is aborted, and tried again. It is at most 2^-10, little beside `Tolerance.abort_rate`.
 
-The degree is the smallest for which both hold. Where there is none, the graph is complete: nothing can be cut there, t
-is more than half of all and more than c, and every quorum of survivors has t holders.
+The degree is the smallest (of `_degrees`) for which both hold. Where there is none, the graph is complete: nothing can
+be cut there, t is more than half of all and more than c, and every quorum of survivors has t holders.
 
 Guarantees (tests of the same name):
   everyone_has_the_same_degree     and a neighbour's neighbour is oneself.
@@ -35,7 +35,7 @@ Guarantees (tests of the same name):
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -82,10 +82,11 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
     liars = tolerance.liars(cohort)
     degree, threshold = cohort - 1, max(cohort // 2, liars) + 1
     if cohort > tolerance.complete_up_to:
-        for smaller in range(_SMALLEST_DEGREE, cohort - 1, 2):
+        for smaller in _degrees(cohort):
             least = _threshold(cohort, smaller, liars)
-            _, incomplete = failures(cohort=cohort, degree=smaller, threshold=least, dropouts=dropouts, colluders=liars)
-            if least <= smaller and incomplete <= _COMPLETENESS:
+            spare = smaller - least
+            # Where more than that is lost on average, nothing needs to be computed.
+            if spare * cohort >= dropouts * smaller and _is_rare(cohort, dropouts, smaller, spare + 1, _COMPLETENESS):
                 degree, threshold = smaller, least
                 break
     return Topology(
@@ -98,12 +99,32 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
     )
 
 
+def _degrees(cohort: int) -> Iterator[int]:
+    """Even numbers; large ones in larger steps, of a thirtieth or so, where a step more or less costs nobody much."""
+    degree = _SMALLEST_DEGREE
+    while degree < cohort - 1:
+        yield degree
+        degree += 2 * (1 + degree // 64)
+
+
 def _threshold(cohort: int, degree: int, colluders: int) -> int:
     """The smallest above half of the holders that colluders do not reach."""
-    for threshold in range(degree // 2 + 1, min(colluders, degree) + 1):
-        if _pairs(cohort) * _tail(cohort, colluders, degree, threshold) <= _SECURITY:
-            return threshold
-    return max(degree // 2, colluders) + 1
+    low, high = degree // 2 + 1, max(degree // 2, colluders) + 1
+    # The more it takes, the rarer it is.
+    while low < high:
+        middle = (low + high) // 2
+        if _is_rare(cohort, colluders, degree, middle, _SECURITY):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _is_rare(cohort: int, marked: int, degree: int, least: int, share: Fraction) -> bool:
+    """Whether some two runs hold so many of the marked clients with at most this probability."""
+    return _pairs(cohort) * _ways(cohort, marked, degree, least) * share.denominator <= (
+        share.numerator * math.comb(cohort, degree)
+    )
 
 
 def failures(*, cohort: int, degree: int, threshold: int, dropouts: int, colluders: int) -> tuple[Fraction, Fraction]:
@@ -120,15 +141,23 @@ def _pairs(cohort: int) -> int:
 
 
 def _tail(cohort: int, marked: int, drawn: int, least: int) -> Fraction:
-    """The probability that of ``drawn`` clients at least so many are among the marked ones, exactly.
+    """The probability that of ``drawn`` clients at least so many are among the marked ones."""
+    return Fraction(_ways(cohort, marked, drawn, least), math.comb(cohort, drawn))
+
+
+def _ways(cohort: int, marked: int, drawn: int, least: int) -> int:
+    """In how many ways, exactly: each count from the one before.
 
     In whole numbers, not by scipy: a node, which starts a process for each message, has no time to import it.
     """
-    ways = sum(
-        math.comb(marked, count) * math.comb(cohort - marked, drawn - count)
-        for count in range(max(least, 0), min(marked, drawn) + 1)
-    )
-    return Fraction(ways, math.comb(cohort, drawn))
+    first, last = max(least, drawn - (cohort - marked), 0), min(marked, drawn)
+    if first > last:
+        return 0
+    total = term = math.comb(marked, first) * math.comb(cohort - marked, drawn - first)
+    for count in range(first, last):
+        term = term * (marked - count) * (drawn - count) // ((count + 1) * (cohort - marked - drawn + count + 1))
+        total += term
+    return total
 
 
 @functools.lru_cache(maxsize=64)

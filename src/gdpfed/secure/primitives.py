@@ -37,6 +37,7 @@ __all__ = [
     "AgreementKey",
     "KeyStream",
     "derive",
+    "is_low_order",
     "seal",
     "sign",
     "signing_public",
@@ -48,6 +49,17 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 # What sealing adds: the tag of Poly1305.
 SEAL_BYTES = 16
+# Curve25519's field, and the coordinates of its points of order 1, 2, 4 and 8 (RFC 7748, section 6.1, says why).
+_FIELD = 2**255 - 19
+_LOW_ORDER = frozenset(
+    {
+        0,
+        1,
+        _FIELD - 1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    }
+)
 # A piece of the key stream that stays in the second-level cache; smaller ones pay for the calls.
 _PIECE = 1 << 18
 _ZEROS = bytes(_PIECE)
@@ -69,6 +81,11 @@ class AgreementKey:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
             raise PrivacyError("expected a public key of full order, got one that forces a known secret") from None
+
+
+def is_low_order(public: bytes) -> bool:
+    """Whether an X25519 public key forces a known secret: its coordinate is one of five."""
+    return (int.from_bytes(public, "little") & (2**255 - 1)) % _FIELD in _LOW_ORDER
 
 
 def derive(secret: bytes, *, info: bytes, salt: bytes | None = None, num_bytes: int = KEY_BYTES) -> bytes:

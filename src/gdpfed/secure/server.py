@@ -37,7 +37,7 @@ from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance, noise_share
-from gdpfed.secure.primitives import AgreementKey, sign, signing_public, verified
+from gdpfed.secure.primitives import AgreementKey, is_low_order, sign, signing_public, verified
 from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import restore
@@ -120,6 +120,9 @@ class SecureServer:
             raise InputError(f"expected keys of every invited client once, got client {made.client}")
         if not verified(self._directory.clients[made.client], made.signed(), made.signature):
             raise InputError(f"expected keys signed by client {made.client}, got another signature")
+        if is_low_order(made.mask_public) or is_low_order(made.seal_public):
+            # Every neighbour would refuse to agree on a secret with it, and one client would spoil the sum.
+            raise InputError(f"expected public keys of full order from client {made.client}, got others")
         self._advertised[made.client] = made
 
     def roster(self) -> bytes:
