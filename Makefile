@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test faults format docs bench constraints clean
+.PHONY: run test faults attack format docs bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
@@ -26,6 +26,10 @@ test: $(VENV)/test-ready
 faults: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --record benchmarks/results/faults.json
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py
+
+# A quarter of an hour of a malicious server against large cohorts.
+attack: $(VENV)/test-ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attacks.malicious_server --strategies 1000 --cohorts 150,300
 
 format: $(VENV)/test-ready
 	$(BIN)/ruff check --fix .
