@@ -199,6 +199,9 @@ def _opened_by(
 class Attack:
     """One strategy against one roster."""
 
+    # How often a client's confirmations are left out, or another's.
+    _tampered = 0.03
+
     def __init__(self, at: Prepared, rostered: Rostered, rng: np.random.Generator) -> None:
         self._at, self._of, self._rng = at, rostered, rng
         self._roster = rostered.roster
@@ -363,7 +366,7 @@ class Attack:
                 rows += self._of_colluder(peer, client, set(made.survivors) | set(made.lost))
             elif peer in self._inputs:
                 rows += [(peer, dict(self._inputs[peer][0].confirmed).get(client, bytes(16)))]
-        if rows and self._rng.random() < 0.03:
+        if rows and self._rng.random() < self._tampered:
             rows = [(peer, rows[0][1]) for peer, _ in rows] if self._rng.random() < 0.5 else rows[1:]
         return tuple(rows)
 

@@ -331,7 +331,8 @@ def _scaled(task: Task, dataset: str, scale: Scale) -> Task:
         rounds, cohort, steps, training = _SMOKE[dataset]
         changed = dataclasses.replace(task.training, evaluate_every=max(1, rounds // 2), **training)
         task = dataclasses.replace(task, title=f"{task.title} (smoke)", training=changed)
-        task = _set(task, num_rounds=rounds, participation=cohort / len(task.budgets), local_steps=steps)
+        # In so few rounds hardly anybody takes part: a usual delta would not be below half that probability.
+        task = _set(task, num_rounds=rounds, participation=cohort / len(task.budgets), local_steps=steps, delta=1e-7)
     stated = {"num_rounds": scale.num_rounds, "participation": scale.participation}
     return _set(task, **{name: value for name, value in stated.items() if value is not None})
 
