@@ -25,6 +25,7 @@ import functools
 import hashlib
 import itertools
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -354,7 +355,15 @@ class Survivors:
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _head(6) + self.roster + _clients(self.survivors) + _clients(self.lost) + _rows(self.confirmed)
+        return self._common() + _rows(self.confirmed)
+
+    def _common(self) -> bytes:
+        return _head(6) + self.roster + _clients(self.survivors) + _clients(self.lost)
+
+    def encode_for_each(self, confirmed: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
+        """For each survivor, with what was confirmed to it; what is the same for all is encoded once."""
+        common = self._common()
+        return {client: common + _rows(tuple(sorted(confirmed.get(client, {}).items()))) for client in self.survivors}
 
     @staticmethod
     def decode(content: bytes) -> "Survivors":

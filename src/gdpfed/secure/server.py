@@ -26,7 +26,6 @@ Guarantees (tests of the same name):
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,10 +217,7 @@ class SecureServer:
                 survivors=tuple(sorted(self._arrived)),
                 lost=tuple(client for client in self._sharers if client not in self._arrived),
             )
-        return {
-            client: replace(self._survivors, confirmed=tuple(sorted(self._confirmed.get(client, {}).items()))).encode()
-            for client in self._survivors.survivors
-        }
+        return self._survivors.encode_for_each(self._confirmed)
 
     # 4 unmask
 
@@ -231,7 +227,10 @@ class SecureServer:
         if self._survivors is None:
             raise InputError("expected the survivors first")
         waiting = () if self._quorum_met else self._arrived - set(self._signatures)
-        self._expect(made.roster, made.client, among=waiting)
+        roster = self._expect(made.roster, made.client, among=waiting)
+        if len(self._signatures) >= roster.topology.quorum:
+            # A quorum is all that is shown: more need not be checked.
+            return
         if not verified(self._directory.clients[made.client], self._survivors.signed(), made.signature):
             raise InputError(f"expected a signature of the survivors by client {made.client}, got another")
         self._signatures[made.client] = made.signature
@@ -245,8 +244,9 @@ class SecureServer:
                 f"was unmasked; try again with fresh keys"
             )
         self._quorum_met = True
-        chosen = sorted(self._signatures.items())[: roster.topology.quorum]
-        return messages.Agreements(roster=self._roster_hash, signatures=tuple(chosen)).encode()
+        return messages.Agreements(
+            roster=self._roster_hash, signatures=tuple(sorted(self._signatures.items()))
+        ).encode()
 
     def receive_revealed(self, content: bytes) -> None:
         """A client's shares, one for each peer."""
