@@ -1,0 +1,163 @@
+"""Runs whose bytes are kept, so that a rebuilt house still does what the old one did.
+
+OMP_NUM_THREADS=1 python -m tests.runs.golden      writes same_bytes.json again: only where records are meant to change, and say so.
+
+The last bit of a floating-point sum depends on the processor, and on the number of threads (a plan's, too).
+`arithmetic` is a short training's worth of them: where it differs from the one that was kept, nothing can be compared.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gdpfed.cli import main as command
+from gdpfed.planning.methods import METHODS
+from gdpfed.planning.plan_file import load_plan, plan_hash
+from tests.runs.conftest import TINY
+
+KEPT = Path(__file__).parent / "same_bytes.json"
+TRAIN = (
+    "train",
+    "tiny.toml",
+    "--rounds",
+    "3",
+    "--evaluate-every",
+    "1",
+    "--seed",
+    "5",
+    "--workers",
+    "1",
+    "--out",
+    "run",
+)
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def arithmetic() -> str:
+    """A hash of what this processor makes of a convolution and its gradient, and of a long inner product."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(5, 1, 28, 28, generator=generator)
+    weights = torch.randn(8, 1, 5, 5, generator=generator).requires_grad_()
+    dense = torch.randn(8 * 24 * 24, 10, generator=generator).requires_grad_()
+    loss = torch.nn.functional.conv2d(inputs, weights).flatten(1) @ dense
+    loss.square().sum().backward()
+    assert weights.grad is not None
+    assert dense.grad is not None
+    long = np.random.default_rng(7).normal(size=200_001)
+    inner = np.dot(long, long[::-1].copy()).tobytes()
+    return _sha(weights.grad.numpy().tobytes() + dense.grad.numpy().tobytes() + inner)
+
+
+def call(*arguments: str) -> None:
+    """A command of the product, which must succeed."""
+    with pytest.raises(SystemExit) as ended:
+        command(list(arguments))
+    assert not ended.value.code, arguments
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """What is kept of a run."""
+    return {
+        "plan": plan_hash(load_plan(folder / "plan.toml")),
+        "records": _sha((folder / "records.jsonl").read_bytes()),
+        "model": _sha((folder / "model.safetensors").read_bytes()),
+    }
+
+
+def _ledgered() -> None:
+    call("ledger", "init", "book", "600@1.2,600@4.8", "--population", "people")
+    call(*TRAIN, "--ledger", "book", "--method", "gdpfed")
+
+
+def _resumed() -> None:
+    """Ends after the first round, and goes on."""
+    from gdpfed.runs import folder
+
+    save = folder.RunFolder.save_checkpoint
+
+    def save_and_fall(self: folder.RunFolder, state: object) -> None:
+        save(self, state)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    folder.RunFolder.save_checkpoint = save_and_fall  # type: ignore[assignment, method-assign]
+    try:
+        command([*TRAIN, "--method", "pooled", "--averaging", "0.5"])
+    except (KeyboardInterrupt, SystemExit):
+        pass
+    finally:
+        folder.RunFolder.save_checkpoint = save  # type: ignore[method-assign]
+    call("resume", "run", "--workers", "1")
+
+
+def _library() -> None:
+    """`gdpfed.train`: its model is all that there is."""
+    import gdpfed
+
+    generator = torch.Generator().manual_seed(3)
+    clients = [
+        (torch.randn(4, 6, generator=generator), torch.randint(0, 3, (4,), generator=generator)) for _ in range(40)
+    ]
+    torch.manual_seed(0)
+    trained = gdpfed.train(
+        model=torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)),
+        clients=clients,
+        budgets=gdpfed.parse_compact("20@2,20@6"),
+        settings=gdpfed.PlanSettings(num_rounds=3, participation=0.5, method="gdpfed"),
+        seed=4,
+        test=clients[0],
+        num_workers=1,
+    )
+    run = Path("run")
+    run.mkdir()
+    (run / "plan.toml").write_text("")
+    vector = torch.nn.utils.parameters_to_vector(trained.model.parameters())
+    (run / "model.safetensors").write_bytes(vector.detach().numpy().tobytes())
+    told = [[one.round_number, one.cohort, one.clipped, one.dropped, one.update_norm] for one in trained.records]
+    (run / "records.jsonl").write_text(json.dumps([told, trained.accuracies]))
+
+
+CASES: dict[str, Callable[[], None]] = {
+    **{method: lambda method=method: call(*TRAIN, "--method", method) for method in METHODS},  # type: ignore[misc]
+    "averaged": lambda: call(*TRAIN, "--method", "pooled", "--averaging", "0.5"),
+    "secure": lambda: call(*TRAIN, "--method", "gdpfed+", "--secure", "--dropout", "0.1"),
+    "secure pooled": lambda: call(*TRAIN, "--method", "pooled", "--secure", "--colluders", "0.1"),
+    "ledgered": _ledgered,
+    "resumed": _resumed,
+    "library": _library,
+}
+
+
+def made(case: str, folder: Path) -> dict[str, str]:
+    """The hashes of one case, made now, in ``folder``."""
+    (folder / "tiny.toml").write_text(TINY)
+    with chdir(folder):
+        CASES[case]()
+        if case == "library":
+            return {
+                "records": _sha(Path("run/records.jsonl").read_bytes()),
+                "model": _sha(Path("run/model.safetensors").read_bytes()),
+            }
+        return hashes(Path("run"))
+
+
+if __name__ == "__main__":
+    os.environ["GDPFED_CACHE"] = "off"
+    kept = {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            kept[case] = made(case, Path(folder))
+    KEPT.write_text(json.dumps({"arithmetic": arithmetic(), "runs": kept}, indent=1) + "\n")
+    sys.stdout.write(f"{len(kept)} runs\n")
