@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import gdpfed
-from gdpfed.flower.processes import Deployment
-from gdpfed.flower.up import Federation, UpSettings, prepare, start
+from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.operate.up import Federation, UpSettings, prepare, start
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "deployment.json"

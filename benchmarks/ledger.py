@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpfed.ledger.ledger import Ledger, publish
+from gdpfed.ledger.book import Ledger, publish
 from gdpfed.ledger.status import run_status
-from gdpfed.planning.members import assign
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets

@@ -33,9 +33,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from gdpfed.flower import client_app, server_app
-from gdpfed.flower.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
-from gdpfed.flower.settings import DeploymentSettings
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.shared.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.runs.folder import open_run

@@ -16,7 +16,9 @@ from results_page import markdown_table
 from scipy import stats
 
 from gdpfed.errors import MissingExtraError
-from gdpfed.results.beyond import (
+from gdpfed.report.paper import paper_tables
+from gdpfed.report.pictures import paper_style, save_figure
+from gdpfed_reproduce.beyond import (
     OWN_SETTINGS,
     PAPER,
     PAPER_CHOSEN,
@@ -29,9 +31,7 @@ from gdpfed.results.beyond import (
     Table,
     cells_of_table,
 )
-from gdpfed.results.paper import paper_tables
-from gdpfed.results.plots import paper_style, save_figure
-from gdpfed.results.records import CellRecord, RunRecord, config_of, differences, load_records
+from gdpfed_reproduce.records import CellRecord, RunRecord, config_of, differences, load_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

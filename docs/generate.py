@@ -23,8 +23,8 @@ from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
 from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
-from gdpfed.results.experiments import EXPERIMENTS
 from gdpfed.tasks.task import PRESETS, load_task
+from gdpfed_reproduce.experiments import EXPERIMENTS
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "reproduce" / "results"

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gdpfed.errors import MissingExtraError
-from gdpfed.results.experiment_plots import plot_convergence, plot_experiment, plot_methods_beside
-from gdpfed.results.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
-from gdpfed.results.overhead import load_overhead
-from gdpfed.results.plots import save_figure
-from gdpfed.results.records import CellRecord, load_records
-from gdpfed.results.verdicts import Row, rows_of
-from gdpfed.results.without_training import noise_table, sampling_table
+from gdpfed.report.pictures import save_figure
 from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
+from gdpfed_reproduce.experiment_plots import plot_convergence, plot_experiment, plot_methods_beside
+from gdpfed_reproduce.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
+from gdpfed_reproduce.overhead import load_overhead
+from gdpfed_reproduce.records import CellRecord, load_records
+from gdpfed_reproduce.verdicts import Row, rows_of
+from gdpfed_reproduce.without_training import noise_table, sampling_table
 
 __all__ = ["draw_pictures", "markdown_table", "results_page"]
 

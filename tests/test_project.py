@@ -17,7 +17,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # A layer may import from itself and from those before it.
 LAYERS = [
     "errors", "config", "streams", "privacy", "planning", "ledger", "tasks", "secure", "training", "runs", "audit",
-    "results", "flower", "cli",
+    "report", "flower", "cli",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ The work and the line of JSON are those of `peers.gdpfed_peer`.
 import argparse
 import os
 
-from gdpfed.training.engines import Engine
+from gdpfed.training.clients.engines import Engine
 from peers import gdpfed_peer, work
 
 

@@ -26,14 +26,14 @@ _HOME = {
     "make_plan": "gdpfed.planning.methods",
     "Group": "gdpfed.planning.plan",
     "Plan": "gdpfed.planning.plan",
-    "assign": "gdpfed.planning.members",
+    "assign": "gdpfed.planning.people",
     "load_plan": "gdpfed.planning.plan_file",
     "plan_hash": "gdpfed.planning.plan_file",
     "save_plan": "gdpfed.planning.plan_file",
     "PlanSettings": "gdpfed.planning.settings",
     "Task": "gdpfed.tasks.task",
     "load_task": "gdpfed.tasks.task",
-    "LocalTraining": "gdpfed.training.cohort",
+    "LocalTraining": "gdpfed.training.clients.cohort",
     "Trained": "gdpfed.runs.api",
     "train": "gdpfed.runs.api",
     "GdpfedError": "gdpfed.errors",
@@ -74,8 +74,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from gdpfed.errors import GdpfedError, InputError, PrivacyError
-    from gdpfed.planning.members import assign
     from gdpfed.planning.methods import METHODS, make_plan
+    from gdpfed.planning.people import assign
     from gdpfed.planning.plan import Group, Plan
     from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
     from gdpfed.planning.settings import PlanSettings
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
     from gdpfed.runs.api import Trained, train
     from gdpfed.tasks.task import Task, load_task
-    from gdpfed.training.cohort import LocalTraining
+    from gdpfed.training.clients.cohort import LocalTraining
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import PrivacyError
-from gdpfed.ledger import admission, ledger, private_file, verify
+from gdpfed.ledger import admission, private_file, verify
+from gdpfed.ledger import book as ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import export
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.population import Population
 from gdpfed.ledger.spend import merged, spent
 from gdpfed.ledger.verify import verify_ledger
@@ -263,6 +264,6 @@ def test_printed_deltas_do_not_flatter(
     (shown,) = printed_deltas(tmp_path / "book", capsys)
     assert delta <= shown < 1.1 * delta
     # Teeth: rounded to nearest, it would.
-    monkeypatch.setattr("gdpfed.cli.ledger.delta_up", lambda value, digits: f"{value:.{digits - 1}e}")
+    monkeypatch.setattr("gdpfed.cli.ledger_commands.delta_up", lambda value, digits: f"{value:.{digits - 1}e}")
     (shown,) = printed_deltas(tmp_path / "book", capsys)
     assert shown < delta

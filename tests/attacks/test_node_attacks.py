@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpfed.flower.homes import NodeBudget, NodeHome, server_allowance
-from gdpfed.flower.node import Node
-from gdpfed.flower.spend import Spend
-from gdpfed.flower.terms import Terms
-from gdpfed.flower.wire import pack
+from gdpfed.flower.node.answers import Node
+from gdpfed.flower.node.own_ledger import Spend
+from gdpfed.flower.shared.homes import NodeBudget, NodeHome, server_allowance
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.flower.shared.wire import pack
 from gdpfed.planning import plan as planning
 from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import plan_to_toml

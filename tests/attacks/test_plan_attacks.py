@@ -12,9 +12,10 @@ import pytest
 
 from gdpfed.cli import main
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.terms import Terms
-from gdpfed.planning import members, plan_file
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.planning import people as members
 from gdpfed.planning import plan as planning
+from gdpfed.planning import plan_file
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import load_plan, plan_to_toml, save_plan

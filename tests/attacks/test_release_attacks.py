@@ -13,9 +13,9 @@ from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.server import empty_sum
-from gdpfed.training import secure_sum
+from gdpfed.training.releases import secure_sums as secure_sum
+from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import initial_state
-from gdpfed.training.secure_sum import SecureRelease
 
 ROUNDS, PARAMS = 60, 20
 NOBODY, ONE = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)

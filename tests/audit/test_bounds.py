@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from gdpfed.audit.bounds import ScoredCanaries, clopper_pearson, epsilon_from_rates, judge
-from gdpfed.audit.curves import PrivacyCurve, gaussian_delta
+from gdpfed.audit.privacy_curves import PrivacyCurve, gaussian_delta
 from gdpfed.errors import InputError
 
 

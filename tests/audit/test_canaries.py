@@ -11,9 +11,9 @@ from gdpfed.audit.ideal import ideal_canaries
 from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
 from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import noise_share
+from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import initial_state
 from gdpfed.training.sampling import sample_clients
-from gdpfed.training.secure_sum import SecureRelease
 from tests.audit.plans import small_plan
 
 

@@ -14,7 +14,7 @@ from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance, noise_share
 from gdpfed.secure.primitives import KEY_BYTES
 from gdpfed.secure.randomness import SimulatedRandomness
-from gdpfed.training.secure_sum import SERVER
+from gdpfed.training.releases.secure_sums import SERVER
 from tests.audit.plans import small_plan
 
 BELIEVED = next(control.believed for control in CONTROLS if control.believed is not None)

@@ -5,9 +5,9 @@ import pytest
 
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
-from gdpfed.audit.curves import ReleaseFamily
 from gdpfed.audit.integer_release import course_of, every_size_complete
 from gdpfed.audit.losses import LOSS_RATE, watch_losses
+from gdpfed.audit.privacy_curves import ReleaseFamily
 from tests.audit.plans import small_plan
 
 LOSING = next(control.losing for control in CONTROLS if control.losing is not None)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gdpfed.audit.curves import PrivacyCurve
 from gdpfed.audit.one_run import curve_rules_out, judge_one_run, plain_p_value
+from gdpfed.audit.privacy_curves import PrivacyCurve
 from gdpfed.errors import InputError
 from tests.audit.test_bounds import Shifted
 

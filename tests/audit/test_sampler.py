@@ -5,7 +5,7 @@ import pytest
 
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
-from gdpfed.audit.curves import ReleaseFamily
+from gdpfed.audit.privacy_curves import ReleaseFamily
 from gdpfed.audit.sampler import rounds_watched, watch_the_others
 from tests.audit.plans import small_plan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpfed.audit import audit as auditing
+from gdpfed.audit import auditor as auditing
 from tests.cli.test_cli import call
 from tests.runs.conftest import TINY
 

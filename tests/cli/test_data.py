@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gdpfed.cli import data
+from gdpfed.cli import data_commands as data
 from gdpfed.errors import InputError
 from gdpfed.tasks.catalogue import CATALOGUE
 from tests.tasks.conftest import Server, tiny_fmnist

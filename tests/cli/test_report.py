@@ -11,7 +11,7 @@ import pytest
 
 from gdpfed.runs.folder import STAMP
 from tests.cli.test_cli import call
-from tests.results.synthetic import QUICK_SIX, records_of, task_of, write_records, write_run, write_runs
+from tests.report.synthetic import QUICK_SIX, records_of, task_of, write_records, write_run, write_runs
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_an_unwritable_folder(runs: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_a_failed_write_leaves_the_old_report(
     runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gdpfed.results import whole_file
+    from gdpfed.report import whole_file
 
     (tmp_path / "report.html").write_text("the old one")
 
@@ -129,7 +129,7 @@ def test_plot_writes_the_figures(runs: str, tmp_path: Path, capsys: pytest.Captu
 
 def test_finished_runs_need_no_torch() -> None:
     code = (
-        "import sys\nfrom gdpfed.results import report_html, report_load, report_plots, report_text\n"
+        "import sys\nfrom gdpfed.report import load, page, report_pictures, texts\n"
         "assert not {'torch', 'matplotlib'} & set(sys.modules), 'imported too much'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gdpfed.flower.test_mode import VARIABLE
+from gdpfed.flower.shared.test_mode import VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -13,18 +13,18 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.deployment import Fault
-from gdpfed.flower.enrolment import Enrolment
-from gdpfed.flower.homes import NodeHome, ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
-from gdpfed.flower.in_process import InProcessGrid, Late, LocalNode
-from gdpfed.flower.serving import serve
-from gdpfed.flower.settings import DeploymentSettings
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.flower.server.deployment import Fault
+from gdpfed.flower.server.serving import serve
+from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.homes import NodeHome, ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.training.rounds import TrainingState
+from tests.flower.in_process_grid import InProcessGrid, Late, LocalNode
 
 DELTA = 1e-3
 SEED = 7

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdpfed.flower.events import EVENTS
-from gdpfed.flower.homes import NodeHome
-from gdpfed.flower.processes import Deployment
-from gdpfed.flower.progress import EventReader
-from gdpfed.flower.settings import DeploymentSettings
-from gdpfed.flower.spend import Spend
-from gdpfed.flower.up import Federation, UpSettings, prepare, start, start_node, submit
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.flower.node.own_ledger import Spend
+from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.operate.progress import EventReader
+from gdpfed.flower.operate.up import Federation, UpSettings, prepare, start, start_node, submit
+from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.shared.events import EVENTS
+from gdpfed.flower.shared.homes import NodeHome
+from gdpfed.ledger.book import Ledger
 from gdpfed.runs.folder import open_run
 
 __all__ = ["FAULTS", "Fault", "Outcome", "Storm"]
@@ -46,7 +46,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from gdpfed.flower.transport import packet_in, record_of
+from gdpfed.flower.server.transport import packet_in, record_of
 
 
 class Lying(ClientApp):

@@ -20,12 +20,12 @@ from torch import nn
 import gdpfed.flower
 from gdpfed.errors import InputError, MissingExtraError, PrivacyError
 from gdpfed.flower.apps import client_app, server_app
-from gdpfed.flower.in_process import InProcessGrid, Late, LocalNode
-from gdpfed.flower.transport import GridTransport, packet_in, record_of
-from gdpfed.flower.vectors import shape_of, to_vector, with_vector
-from gdpfed.flower.wire import Standing, pack, unpack
+from gdpfed.flower.server.transport import GridTransport, packet_in, record_of
+from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
+from gdpfed.flower.shared.wire import Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
 from tests.flower.federations import FIRST_NODE, Federation, number_in, stage_of
+from tests.flower.in_process_grid import InProcessGrid, Late, LocalNode
 
 
 @settings(max_examples=50, deadline=None)
@@ -270,11 +270,13 @@ def test_a_missing_flower_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
         return found(name, *rest, **more)
 
-    for name in [name for name in sys.modules if name.startswith(("gdpfed.flower.apps", "gdpfed.flower.transport"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("gdpfed.flower.apps", "gdpfed.flower.server.transport"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(gdpfed.flower, "apps", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"pip install 'gdpfed\[flower\]'"):
         importlib.import_module("gdpfed.flower.apps")
     # Homes need no Flower.
-    importlib.import_module("gdpfed.flower.homes")
+    importlib.import_module("gdpfed.flower.shared.homes")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.flower.certificates import days_left, make_certificates, make_node_key, renew_certificate
+from gdpfed.flower.operate.certificates import days_left, make_certificates, make_node_key, renew_certificate
 
 
 def connect(certificates: Path, *, trusted: Path, name: str) -> str:

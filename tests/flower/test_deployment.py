@@ -14,19 +14,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.homes import set_plan
-from gdpfed.flower.transport import packet_in
-from gdpfed.flower.wire import unpack
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.flower.server.transport import packet_in
+from gdpfed.flower.shared.homes import set_plan
+from gdpfed.flower.shared.wire import unpack
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.verify import verify_ledger
-from gdpfed.planning.members import assign
-from gdpfed.results.report_load import load_report
+from gdpfed.planning.people import assign
+from gdpfed.report.load import load_report
 from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import simulate
 from gdpfed.secure.in_process import Stage
 from gdpfed.secure.session import Session
+from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import TrainingState, initial_state, run_round
-from gdpfed.training.secure_sum import SecureRelease
 from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
 
 VECTOR = np.concatenate([part.ravel() for part in MODEL])

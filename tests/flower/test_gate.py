@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.flower.certificates import make_certificates
-from gdpfed.flower.gate import is_for_nodes, serve_gate
-from gdpfed.flower.processes import free_ports
+from gdpfed.flower.operate.certificates import make_certificates
+from gdpfed.flower.operate.gate import is_for_nodes, serve_gate
+from gdpfed.flower.operate.processes import free_ports
 from tests.flower.real import ask
 
 pytest.importorskip("flwr")
@@ -58,7 +58,8 @@ def test_only_the_fleet_api_passes(tmp_path: Path) -> None:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    serve = f"from pathlib import Path; from gdpfed.flower.gate import serve_gate; serve_gate(Path({str(tmp_path)!r}), "
+    serve = "from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
+    serve += f"serve_gate(Path({str(tmp_path)!r}), "
     serve += f"listen='127.0.0.1:{outer}', superlink='127.0.0.1:{inner}')"
     with subprocess.Popen([sys.executable, "-c", serve], env=dict(os.environ)) as gate:
         try:

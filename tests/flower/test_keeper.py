@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from gdpfed.flower import keeper
+from gdpfed.flower.operate import keeper
 
 # A process that starts another one in a session of its own, which ignores SIGTERM, and says both ids.
 STUBBORN = """

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.homes import NodeHome, enrol, make_node_home, make_server_home
-from gdpfed.flower.node import Node
-from gdpfed.flower.saved_session import Saved, SavedSessions
-from gdpfed.flower.spend import Spend
-from gdpfed.flower.transport import packet_in, record_of
-from gdpfed.flower.wire import STAGES, pack, unpack
+from gdpfed.flower.node.answers import Node
+from gdpfed.flower.node.own_ledger import Spend
+from gdpfed.flower.node.saved_session import Saved, SavedSessions
+from gdpfed.flower.server.transport import packet_in, record_of
+from gdpfed.flower.shared.homes import NodeHome, enrol, make_node_home, make_server_home
+from gdpfed.flower.shared.wire import STAGES, pack, unpack
 from gdpfed.secure.session import Session
 from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
 

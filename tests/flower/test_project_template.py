@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.flower.project import check_project, write_project
+from gdpfed.flower.operate.project import check_project, write_project
 
 pytest.importorskip("flwr")
 

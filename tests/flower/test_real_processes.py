@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from gdpfed.errors import GdpfedError
-from gdpfed.flower.certificates import make_node_key
-from gdpfed.flower.processes import Deployment
+from gdpfed.flower.operate.certificates import make_node_key
+from gdpfed.flower.operate.processes import Deployment
 from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
 pytest.importorskip("flwr")

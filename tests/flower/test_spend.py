@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.enrolment import announce, signed_enrolment
-from gdpfed.flower.homes import NodeBudget, NodeHome, make_node_home
-from gdpfed.flower.released import Kept, KeptSums
-from gdpfed.flower.saved_session import Saved, SavedSessions
-from gdpfed.flower.spend import JoinedRun, Spend
-from gdpfed.flower.standings import Standings
-from gdpfed.flower.terms import Terms
-from gdpfed.flower.test_mode import VARIABLE, check_test_mode
-from gdpfed.flower.wire import Standing
+from gdpfed.flower.node.own_ledger import JoinedRun, Spend
+from gdpfed.flower.node.saved_session import Saved, SavedSessions
+from gdpfed.flower.server.released import Kept, KeptSums
+from gdpfed.flower.server.standings import Standings
+from gdpfed.flower.shared.enrolment import announce, signed_enrolment
+from gdpfed.flower.shared.homes import NodeBudget, NodeHome, make_node_home
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.flower.shared.test_mode import VARIABLE, check_test_mode
+from gdpfed.flower.shared.wire import Standing
 from gdpfed.ledger.spend import spent
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_to_toml
@@ -182,7 +182,7 @@ def test_a_state_is_not_given_back_beside_the_next(tmp_path: Path, monkeypatch: 
 
     def agree() -> None:
         with sessions.claimed(bytes(32), "agree") as saved:
-            monkeypatch.setattr("gdpfed.flower.homes.sync_folder", failing)
+            monkeypatch.setattr("gdpfed.flower.shared.homes.sync_folder", failing)
             sessions.keep(bytes(32), "reveal", saved)
 
     with pytest.raises(InputError, match="cannot write"):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from gdpfed.flower.in_process import Late
-from gdpfed.flower.transport import packet_in, record_of
+from gdpfed.flower.server.transport import packet_in, record_of
 from tests.flower.federations import Federation, stage_of
+from tests.flower.in_process_grid import Late
 
 STAGES = ["keys", "shares", "input", "agree", "reveal"]
 KINDS = ["garbage", "empty", "error", "no packet", "another's", "another round's", "late", "flipped"]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.terms import Terms
-from gdpfed.flower.wire import STAGES, Standing, pack, unpack
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.flower.shared.wire import STAGES, Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
 
 KEY = bytes(range(32))

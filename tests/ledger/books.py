@@ -10,9 +10,9 @@ import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from gdpfed.ledger.ledger import Ledger, publish
-from gdpfed.planning.members import assign
+from gdpfed.ledger.book import Ledger, publish
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, parse_compact

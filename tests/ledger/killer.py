@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 
 STAGES = ("before-journal", "torn-journal", "after-journal", "before-commit", "after-commit")
 POINTS = [f"{kind}:{stage}" for kind in ("reserve", "charge", "publish") for stage in STAGES]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.ledger import Ledger, publish
+from gdpfed.ledger.book import Ledger, publish
 from gdpfed.ledger.verify import verify_ledger
 from tests.ledger.books import book, play, start
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gdpfed.ledger.ledger as writing
+import gdpfed.ledger.book as writing
 from gdpfed.errors import PrivacyError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.doubled import not_compared, unsettled
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.budgets import Budgets, parse_compact

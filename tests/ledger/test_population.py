@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.population import Population, packed_budgets
 from gdpfed.ledger.state import replayed
 from gdpfed.privacy.budgets import Budgets, parse_compact

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import PrivacyError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan

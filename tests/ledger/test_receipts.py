@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.receipts import check_receipt, receipt
 from gdpfed.ledger.status import client_statuses
 from gdpfed.ledger.verify import verify_ledger

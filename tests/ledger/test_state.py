@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import PrivacyError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.chain import following
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.spend import spent
 from gdpfed.ledger.state import replayed
 from gdpfed.privacy.budgets import parse_compact

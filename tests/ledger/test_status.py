@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import export
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.status import client_statuses, run_history, run_status
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
 from gdpfed.privacy.adversaries import server_epsilon

@@ -17,9 +17,9 @@ import pytest
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger import store as storing
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.chain import following, pack
 from gdpfed.ledger.journal import read_journal
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.store import Store, is_ledger_file
 from gdpfed.ledger.verify import verify_ledger
 from tests.ledger import killer
@@ -63,7 +63,7 @@ def test_killed_at_any_point(shelf: Path) -> None:
 
 def test_a_second_writer_is_refused(shelf: Path) -> None:
     with book(shelf):
-        script = "import sys; from gdpfed.ledger.ledger import Ledger; Ledger.open(sys.argv[1])"
+        script = "import sys; from gdpfed.ledger.book import Ledger; Ledger.open(sys.argv[1])"
         other = [sys.executable, "-c", script, str(shelf / "book")]
         refused = subprocess.run(other, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
         assert f"in use by process {os.getpid()}" in refused.stderr
@@ -354,7 +354,7 @@ def test_refusals(shelf: Path) -> None:
 ORPHAN = """
 import os, signal, sys, time
 from gdpfed.errors import InputError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 ledger = Ledger.open(sys.argv[1])
 ours, theirs = os.pipe()
 child = os.fork()

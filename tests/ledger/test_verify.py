@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.verify import verify_ledger
 from tests.ledger.books import TWO, book, plan_for, play, start
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning.members import assign, check_budgets
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign, check_budgets
 from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings

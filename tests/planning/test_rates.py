@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
-from gdpfed.planning.curves import noise_by_rate
 from gdpfed.planning.groups import Grouping, group_by_distinct
+from gdpfed.planning.noise_curves import noise_by_rate
 from gdpfed.planning.rates import (
     ProblemOne,
     largest_rates,

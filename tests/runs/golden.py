@@ -1,6 +1,6 @@
 """Runs whose bytes are kept, so that a rebuilt house still does what the old one did.
 
-OMP_NUM_THREADS=1 python -m tests.runs.golden      writes same_bytes.json again: only where records are meant to change, and say so.
+OMP_NUM_THREADS=1 python -m tests.runs.golden      writes same_bytes.json again: only where bytes are meant to change
 
 The last bit of a floating-point sum depends on the processor, and on the number of threads (a plan's, too).
 `arithmetic` is a short training's worth of them: where it differs from the one that was kept, nothing can be compared.

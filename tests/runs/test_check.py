@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gdpfed.ledger.ledger as writing
+import gdpfed.ledger.book as writing
 from gdpfed.errors import InputError
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan_file import plan_hash, plan_to_toml, save_plan
 from gdpfed.privacy.budgets import Budgets

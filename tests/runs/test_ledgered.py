@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.spend import merged, spent
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.methods import make_plan
@@ -31,7 +31,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from gdpfed.ledger import ledger as books
+from gdpfed.ledger import book as books
 from gdpfed.runs import simulate as simulating
 from gdpfed.runs.folder import open_run
 from gdpfed.tasks.datasets import load_dataset

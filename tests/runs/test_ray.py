@@ -24,9 +24,9 @@ from gdpfed.errors import GdpfedError
 from gdpfed.runs.folder import RunFolder, open_run
 from gdpfed.runs.simulate import Progress, simulate
 from gdpfed.tasks.task import Task, load_task
-from gdpfed.training.cohort import CohortTrainer, flat_parameters
-from gdpfed.training.engines import Engine
-from gdpfed.training.ray_workers import RayWorkers
+from gdpfed.training.clients.cohort import CohortTrainer, flat_parameters
+from gdpfed.training.clients.engines import Engine
+from gdpfed.training.clients.ray_workers import RayWorkers
 from tests.cli.test_cli import call
 from tests.runs.conftest import TINY, start
 from tests.runs.test_simulate import content
@@ -254,7 +254,8 @@ def test_engines_refuse_what_is_not_there(
 
 
 def test_ray_is_imported_only_when_asked_for() -> None:
-    code = "import sys, gdpfed.cli.train, gdpfed.runs.api, gdpfed.training.ray_workers; sys.exit('ray' in sys.modules)"
+    code = "import sys, gdpfed.cli.train_commands, gdpfed.runs.api, gdpfed.training.clients.ray_workers\n"
+    code += "sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 

@@ -16,7 +16,7 @@ from gdpfed.runs import simulate as simulation
 from gdpfed.runs.folder import STAMP, create_run, open_run
 from gdpfed.runs.simulate import prepare, simulate, spent_so_far
 from gdpfed.tasks.task import Task, load_task, task_to_toml
-from gdpfed.training.cohort import CohortTrainer
+from gdpfed.training.clients.cohort import CohortTrainer
 from tests.runs.conftest import start
 
 

@@ -13,7 +13,7 @@ from gdpfed.secure.encoding import ClientEncoding
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance
 from tests.secure import test_encoding
 from tests.secure.cohorts import World
-from tests.training import test_secure_sum
+from tests.training import test_secure_sums
 from tests.training.checkers import check_noise
 from tests.training.worlds import plan_of
 
@@ -35,7 +35,7 @@ def test_wrong_shares_are_caught(mistake: Callable[..., NoiseShare], monkeypatch
     monkeypatch.setattr("gdpfed.secure.client.noise_share", mistake)
     plan = plan_of("dp-fedavg")
     with pytest.raises(AssertionError, match="variance"):
-        check_noise(test_secure_sum.secure_mechanism, plan, [plan.groups[0].noise_std])
+        check_noise(test_secure_sums.secure_mechanism, plan, [plan.groups[0].noise_std])
 
 
 def test_one_stream_for_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_one_stream_for_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(randomness.SimulatedRandomness, "stream", shared)
     plan = plan_of("dp-fedavg")
     with pytest.raises(AssertionError):
-        check_noise(test_secure_sum.secure_mechanism, plan, [plan.groups[0].noise_std])
+        check_noise(test_secure_sums.secure_mechanism, plan, [plan.groups[0].noise_std])
 
 
 def test_shares_without_dropouts_are_caught() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training.batched import batched_model
-from gdpfed.training.layers import LayeredModel
+from gdpfed.training.clients.batched import batched_model
+from gdpfed.training.clients.layers import LayeredModel
 
 CLIENTS, BATCH = 4, 3
 

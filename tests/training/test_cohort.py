@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training.blocks import BlockTrainer
-from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters, local_batches
-from gdpfed.training.engines import Engine, chosen_device
-from gdpfed.training.layers import LayeredModel
+from gdpfed.training.clients.blocks import BlockTrainer
+from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.engines import Engine, chosen_device
+from gdpfed.training.clients.layers import LayeredModel
 from tests.training.worlds import World, members, world
 
 ROUND = 2
@@ -196,8 +196,8 @@ MEMORY = """
 import resource, sys
 import numpy as np, torch
 from gdpfed.tasks.models import build_model
-from gdpfed.training.blocks import BlockTrainer
-from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.blocks import BlockTrainer
+from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 torch.set_num_threads(1)
 model = build_model("small-cnn", seed=0)
 

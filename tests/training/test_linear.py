@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from gdpfed.tasks.features import Kept, Scattering
 from gdpfed.tasks.models import build_model, num_params
-from gdpfed.training.batched import batched_model
-from gdpfed.training.linear import LinearModel
+from gdpfed.training.clients.batched import batched_model
+from gdpfed.training.clients.linear import LinearModel
 
 CLIENTS, BATCH = 3, 4
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gdpfed.errors import GdpfedError, InputError
-from gdpfed.training.workers import Workers, _Processes, _Threads, start_workers
+from gdpfed.training.clients.workers import Workers, _Processes, _Threads, start_workers
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
@@ -139,8 +139,8 @@ def test_a_stuck_child_is_forked_again(stuck: int, monkeypatch: pytest.MonkeyPat
         while number <= stuck:
             pass
 
-    monkeypatch.setattr("gdpfed.training.workers._first_product", first_product)
-    monkeypatch.setattr("gdpfed.training.workers._PATIENCE", 2.0 if stuck == 1 else 0.3)
+    monkeypatch.setattr("gdpfed.training.clients.workers._first_product", first_product)
+    monkeypatch.setattr("gdpfed.training.clients.workers._PATIENCE", 2.0 if stuck == 1 else 0.3)
     workers = start(2)
     assert born.value == (3 if stuck == 1 else 4)
     assert isinstance(workers, _Processes if stuck == 1 else _Threads)

@@ -18,7 +18,7 @@ from gdpfed.privacy.budgets import parse_compact
 from gdpfed.tasks.features import Scattering
 from gdpfed.tasks.models import CharLSTM
 from gdpfed.training import reference, rounds
-from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
 
 T = TypeVar("T")

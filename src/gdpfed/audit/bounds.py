@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gdpfed.audit.curves import CurveFamily
+from gdpfed.audit.privacy_curves import CurveFamily
 from gdpfed.errors import InputError
 
 __all__ = ["Finding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge"]

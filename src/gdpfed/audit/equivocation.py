@@ -41,7 +41,7 @@ from gdpfed.secure.randomness import SimulatedRandomness
 from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import HASH_BYTES, Directory, Session
 from gdpfed.secure.shares import restore
-from gdpfed.training.secure_sum import SERVER
+from gdpfed.training.releases.secure_sums import SERVER
 
 __all__ = ["ONE_LIAR", "LyingServer", "Reading", "cohort_size", "num_victims", "tell_two_stories"]
 

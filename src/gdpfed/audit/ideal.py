@@ -14,7 +14,7 @@ import numpy as np
 from gdpfed import streams
 from gdpfed.audit.bounds import Finding, judge
 from gdpfed.audit.canaries import SEEDS, Observed, ViewedCanaries, scored
-from gdpfed.audit.curves import CurveFamily
+from gdpfed.audit.privacy_curves import CurveFamily
 from gdpfed.planning.plan import Plan
 
 __all__ = ["FRACTIONS", "ideal_canaries", "smallest_visible"]

@@ -3,8 +3,8 @@
 Place: what the audit sends canaries through besides `rounds.float_release`. The same functions as a client of the
 protocol calls (`secure/client.py`), in the same order. Keys, masks and messages are left out: masks cancel exactly, and
 with them a cohort takes a hundred times as long. Clients vanish at the same stages of the same attempts as in
-`training/secure_sum.py`; whether a sum is unmasked, tried again or given up depends on their numbers alone, so that it
-is known before anybody is trained.
+`training/releases/secure_sums.py`; whether a sum is unmasked, tried again or given up depends on their numbers alone,
+so that it is known before anybody is trained.
 
 Everybody is everybody's neighbour, in cohorts of any size (`every_size_complete`): a circle follows from the hash of a
 signed roster, which there is none of here.
@@ -41,8 +41,8 @@ from gdpfed.secure.noise_shares import NoiseShare, Tolerance, noise_share
 from gdpfed.secure.randomness import Randomness, SimulatedRandomness
 from gdpfed.secure.server import empty_sum, missing_noise
 from gdpfed.secure.session import LARGEST_COHORT
+from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SERVER, vanishing
 from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
-from gdpfed.training.secure_sum import MAX_ATTEMPTS, SERVER, vanishing
 
 __all__ = ["Course", "IntegerRelease", "SeenByTheServer", "course_of", "every_size_complete"]
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gdpfed.audit.curves import CurveFamily, PrivacyCurve
+from gdpfed.audit.privacy_curves import CurveFamily, PrivacyCurve
 from gdpfed.errors import InputError
 
 __all__ = ["OneRunFinding", "curve_rules_out", "judge_one_run", "plain_p_value"]

@@ -4,6 +4,7 @@ Place: the outermost layer. Commands are imported when they are called for, so t
 nor flwr.
 """
 
+import importlib.util
 import os
 import sys
 from typing import Annotated, Any
@@ -11,16 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from gdpfed import __version__
-from gdpfed.cli.account import account
-from gdpfed.cli.audit import audit
-from gdpfed.cli.check import check
-from gdpfed.cli.data import data_app
-from gdpfed.cli.flower import flower_app
-from gdpfed.cli.ledger import ledger_app
-from gdpfed.cli.plan import plan_app, verify
-from gdpfed.cli.report import plot_runs, report_runs
-from gdpfed.cli.reproduce import reproduce_app
-from gdpfed.cli.train import compare_runs, resume_run, show_runs, train_run
+from gdpfed.cli.account_commands import account
+from gdpfed.cli.audit_commands import audit
+from gdpfed.cli.check_commands import check
+from gdpfed.cli.data_commands import data_app
+from gdpfed.cli.flower_commands import flower_app
+from gdpfed.cli.ledger_commands import ledger_app
+from gdpfed.cli.plan_commands import plan_app, verify
+from gdpfed.cli.report_commands import plot_runs, report_runs
+from gdpfed.cli.train_commands import compare_runs, resume_run, show_runs, train_run
 from gdpfed.errors import GdpfedError
 
 __all__ = ["app", "main"]
@@ -46,8 +46,10 @@ app.command()(verify)
 app.command()(check)
 app.command()(account)
 app.command()(audit)
-app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(flower_app, name="flower")
+if importlib.util.find_spec("gdpfed_reproduce") is not None:
+    # The paper's experiments are a package of the repository: a clone has it, an installed wheel does not.
+    app.add_typer(importlib.import_module("gdpfed_reproduce.commands").reproduce_app, name="reproduce")
 
 
 def _print_version(wanted: bool) -> None:

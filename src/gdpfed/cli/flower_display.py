@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gdpfed.cli.show import console, rounded_up
-from gdpfed.flower.progress import RunProgress
-from gdpfed.flower.up import Watcher
+from gdpfed.flower.operate.progress import RunProgress
+from gdpfed.flower.operate.up import Watcher
 from gdpfed.planning.plan import Plan
 
 __all__ = ["line", "watching"]

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError, MissingExtraError
-from gdpfed.flower.homes import NodeHome, ServerHome
-from gdpfed.flower.node import Node
-from gdpfed.flower.test_mode import stop_here
-from gdpfed.flower.vectors import shape_of, to_vector, with_vector
-from gdpfed.flower.wire import STAGES
+from gdpfed.flower.node.answers import Node
+from gdpfed.flower.shared.homes import NodeHome, ServerHome
+from gdpfed.flower.shared.test_mode import stop_here
+from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
+from gdpfed.flower.shared.wire import STAGES
 
 try:
     from flwr.app import Context, Message
@@ -40,7 +40,7 @@ try:
 except ModuleNotFoundError:
     raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
 
-from gdpfed.flower.transport import message_type, packet_in, record_of
+from gdpfed.flower.server.transport import message_type, packet_in, record_of
 
 __all__ = ["client_app", "server_app"]
 
@@ -132,7 +132,7 @@ def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, fl
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from gdpfed.flower.serving import serve
+        from gdpfed.flower.server.serving import serve
 
         home = context.run_config.get(_HOME)
         if home is None:

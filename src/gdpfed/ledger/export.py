@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gdpfed.errors import InputError, suggestion
-from gdpfed.ledger.ledger import Ledger
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.private_file import private_file
 from gdpfed.ledger.status import client_statuses, run_history, run_status
 

@@ -13,8 +13,8 @@ import json
 from typing import Any
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.keys import is_signed, sign
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.spend import spent
 from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version, gaussian_epsilon
 from gdpfed.privacy.cache import without_cache

@@ -22,8 +22,8 @@ from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.population import IntArray, Population
 from gdpfed.ledger.spend import Budget, History, fits, strictest
 from gdpfed.ledger.state import LedgerState
-from gdpfed.planning.members import assign
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of

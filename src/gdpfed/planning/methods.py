@@ -31,9 +31,9 @@ from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.planning import groups as grouping
 from gdpfed.planning import rates as rating
 from gdpfed.planning import sparsity, weights
-from gdpfed.planning.curves import noise_by_epsilon, noise_by_rate
 from gdpfed.planning.groups import Grouping
-from gdpfed.planning.members import assignment_digest
+from gdpfed.planning.noise_curves import noise_by_epsilon, noise_by_rate
+from gdpfed.planning.people import assignment_digest
 from gdpfed.planning.plan import Group, Plan, Release, guaranteed
 from gdpfed.planning.settings import AUTO_GROUPS, KeepRule, PlanSettings, RateRule
 from gdpfed.planning.weights import Weighting

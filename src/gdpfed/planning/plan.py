@@ -164,7 +164,7 @@ class Plan:
 
     ``linked`` has for each person in several clients how many of them are in each group, without names: who is linked
     to whom is nobody's business. The counts hold only while every client is in the group that it was counted in:
-    ``assignment_digest`` is of that (`planning.members.assignment_digest`), and is compared wherever budgets meet the
+    ``assignment_digest`` is of that (`planning.people.assignment_digest`), and is compared wherever budgets meet the
     plan.
     """
 

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
-from gdpfed.planning.curves import NoiseCurve
 from gdpfed.planning.groups import Grouping
+from gdpfed.planning.noise_curves import NoiseCurve
 from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import rough_noise_multiplier, rough_sampling_rate, sampling_rate_for
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
-from gdpfed.planning.members import assign
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.simulate import Simulation
 from gdpfed.tasks.models import refuse_running_statistics
-from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining
-from gdpfed.training.engines import Engine
+from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.clients.engines import Engine
 from gdpfed.training.rounds import RoundRecord
 
 __all__ = ["Trained", "train"]

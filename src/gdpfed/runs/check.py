@@ -27,9 +27,9 @@ from typing import Any, Literal
 
 from gdpfed.config import parse_toml, read_toml
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.doubled import check_no_doubled
 from gdpfed.ledger.journal import companion
-from gdpfed.ledger.ledger import Ledger
 from gdpfed.ledger.store import KEY_BYTES, Store, is_ledger_file
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.plan import Plan

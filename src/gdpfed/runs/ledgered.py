@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.admission import check_admission
+from gdpfed.ledger.book import Charge, Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.ledger import Charge, Ledger, publish
 from gdpfed.ledger.population import Population
 from gdpfed.ledger.state import Run
 from gdpfed.planning.plan import Plan

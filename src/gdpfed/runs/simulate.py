@@ -1,4 +1,4 @@
-"""Train a task under its plan, round by round; the clients' training may be done elsewhere (`training/engines.py`).
+"""Train a task under its plan, round by round; `training/clients/engines.py` says where the clients are trained.
 
 Place: tasks -> plan -> rounds -> records. A simulation: all data in one place, noise from a seed.
 
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from gdpfed import streams
 from gdpfed.errors import InputError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.ledger import Ledger
-from gdpfed.planning.members import assign
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.accountant import epsilon_bound
 from gdpfed.privacy.budgets import Budgets
@@ -42,8 +42,8 @@ from gdpfed.tasks.partitions import (
     skewed_by_budget,
 )
 from gdpfed.tasks.task import Task, TrainingSettings
-from gdpfed.training.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
-from gdpfed.training.engines import Engine
+from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.engines import Engine
 from gdpfed.training.rounds import Release, RoundRecord, TrainingState, float_release, initial_state, run_round
 
 __all__ = ["Evaluation", "Progress", "Simulation", "dealt_groups", "dealt_order", "prepare", "simulate", "spent_so_far"]
@@ -250,7 +250,7 @@ def prepare(
     )
     release: Release = float_release
     if task.training.secure:
-        from gdpfed.training.secure_sum import SecureRelease
+        from gdpfed.training.releases.secure_sums import SecureRelease
 
         release = SecureRelease(
             plan,

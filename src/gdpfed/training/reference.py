@@ -16,7 +16,7 @@ from torch import nn
 from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.training.cohort import ClientData, LocalTraining, local_batches
+from gdpfed.training.clients.cohort import ClientData, LocalTraining, local_batches
 from gdpfed.training.rounds import RoundRecord, TrainingState
 
 __all__ = ["run_round"]

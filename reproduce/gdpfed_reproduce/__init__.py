@@ -1,0 +1,1 @@
+"""The paper's experiments: a package of the repository, not of the wheel."""

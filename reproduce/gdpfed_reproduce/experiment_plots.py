@@ -1,0 +1,222 @@
+"""The experiments as pictures, ours beside the paper's.
+
+Place: records -> rows -> pictures, in the style of `plots`. Ours is filled, with a bar of one std to either side; the
+paper's is hollow and dashed. A panel for each data set that has records; what was run at a reduced scale says so in the
+panel's title.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdpfed.report.pictures import COLOURS, DASHES, paper_style
+from gdpfed.tasks.task import load_task
+from gdpfed_reproduce.experiments import EXPERIMENTS
+from gdpfed_reproduce.verdicts import Row
+from gdpfed_reproduce.without_training import SweepLine
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_convergence", "plot_experiment", "plot_methods_beside", "plot_sampling_sweep"]
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_STAMP = "simulation: not a private release"
+
+Tables = Mapping[str, Sequence[Row]]
+
+
+def _with_records(tables: Tables) -> dict[str, list[Row]]:
+    return {dataset: list(rows) for dataset, rows in tables.items() if any(row.accuracies for row in rows)}
+
+
+def _title(dataset: str, rows: Sequence[Row]) -> str:
+    title = load_task(dataset).title
+    reduced = {"; ".join(row.reduced) for row in rows if row.reduced}
+    return f"{title}, reduced" if reduced else title
+
+
+def _panels(count: int, *, width: float, height: float) -> tuple["Figure", Sequence[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    figure.text(0.995, 0.995, _STAMP, ha="right", va="top", fontsize=6, color="#777777")
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
+    """One legend for all panels, below them."""
+    by_label = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        by_label.update(dict(zip(labels, handles, strict=True)))
+    figure.legend(
+        list(by_label.values()),
+        list(by_label),
+        loc="outside lower center",
+        ncols=min(3, len(by_label)),
+        frameon=False,
+        fontsize=8,
+    )
+
+
+def plot_experiment(name: str, tables: Tables) -> "Figure":
+    """Accuracy against what the experiment varies, a line for each method."""
+    shown = _with_records(tables)
+    experiment = EXPERIMENTS[name]
+    columns = list(experiment.columns)
+    # A line only where columns are values of one number.
+    ordered = name not in ("sparsification", "preferences")
+    with paper_style():
+        figure, axes = _panels(len(shown), width=5.4, height=4.0)
+        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
+            labels = [method.label for method in experiment.methods]
+            for place, label in enumerate(labels):
+                own = {row.column: row for row in rows if row.label == label}
+                colour, marker = COLOURS[place % len(COLOURS)], _MARKERS[place % len(_MARKERS)]
+                run = [(columns.index(column), row) for column, row in own.items() if row.mean is not None]
+                printed = [(columns.index(column), row.paper) for column, row in own.items() if row.paper is not None]
+                if run:
+                    axis.errorbar(
+                        [x for x, _ in run],
+                        [row.mean for _, row in run],
+                        yerr=[row.std or 0.0 for _, row in run],
+                        color=colour,
+                        marker=marker,
+                        linestyle="-" if ordered else "none",
+                        capsize=2.5,
+                        label=f"{label}, ours",
+                    )
+                if printed:
+                    axis.plot(
+                        [x + 0.06 for x, _ in printed],
+                        [paper.mean for _, paper in printed],
+                        color=colour,
+                        marker=marker,
+                        markerfacecolor="none",
+                        linestyle="--" if ordered else "none",
+                        linewidth=1,
+                        label=f"{label}, paper",
+                    )
+            slanted = max(len(column) for column in columns) > 6
+            axis.set_xticks(
+                range(len(columns)), columns, rotation=35 if slanted else 0, ha="right" if slanted else "center"
+            )
+            axis.set_title(_title(dataset, rows), loc="left")
+            axis.set(xlabel=experiment.varies, ylabel="test accuracy (%)")
+            axis.grid(visible=False, axis="x")
+        _legend(figure, axes)
+        return figure
+
+
+def plot_methods_beside(tables: Tables) -> "Figure":
+    """The main table: every method on a line of its own, ours and the paper's."""
+    shown = _with_records(tables)
+    labels = [method.label for method in EXPERIMENTS["main"].methods][::-1]
+    with paper_style():
+        figure, axes = _panels(len(shown), width=5.4, height=4.2)
+        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
+            by_label = {row.label: row for row in rows}
+            for place, label in enumerate(labels):
+                row = by_label[label]
+                if row.paper is not None:
+                    axis.errorbar(
+                        row.paper.mean,
+                        place - 0.14,
+                        xerr=row.paper.std,
+                        color=COLOURS[1],
+                        marker="s",
+                        markerfacecolor="none",
+                        capsize=2.5,
+                        linestyle="none",
+                        label="paper" if label == "fedavg" else None,
+                    )
+                if row.mean is not None:
+                    axis.errorbar(
+                        row.mean,
+                        place + 0.14,
+                        xerr=row.std or 0.0,
+                        color=COLOURS[0],
+                        marker="o",
+                        capsize=2.5,
+                        linestyle="none",
+                        label="ours" if label == "fedavg" else None,
+                    )
+            axis.set_yticks(range(len(labels)), labels)
+            axis.set_title(_title(dataset, rows), loc="left")
+            axis.set(xlabel="test accuracy (%)")
+        _legend(figure, axes)
+        return figure
+
+
+def plot_convergence(tables: Tables) -> "Figure":
+    """Accuracy against rounds: the mean over seeds, the span between the lowest and the highest, the paper's end."""
+    shown = _with_records(tables)
+    with paper_style():
+        figure, axes = _panels(len(shown), width=5.4, height=4.0)
+        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
+            for place, row in enumerate(rows):
+                if row.record is None:
+                    continue
+                colour = COLOURS[place % len(COLOURS)]
+                rounds = row.record.runs[0].rounds
+                columns = list(zip(*(run.accuracies for run in row.record.runs), strict=True))
+                means = [sum(column) / len(column) for column in columns]
+                line = DASHES[place % len(DASHES)]
+                axis.plot(rounds, means, line, color=colour, label=f"{row.label} ({means[-1]:.1f})")
+                lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+                axis.fill_between(rounds, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+                if row.paper is not None and not row.reduced:
+                    axis.plot(
+                        rounds[-1],
+                        row.paper.mean,
+                        color=colour,
+                        marker=_MARKERS[place % len(_MARKERS)],
+                        markerfacecolor="none",
+                        linestyle="none",
+                        label=f"paper's end ({row.paper.mean:.1f})",
+                    )
+            axis.set_title(_title(dataset, rows), loc="left")
+            axis.set(xlabel="round", ylabel="test accuracy (%)")
+            axis.legend(frameon=False, fontsize=7, ncols=2, loc="lower right")
+        return figure
+
+
+def plot_sampling_sweep(lines: Sequence[SweepLine]) -> "Figure":
+    """Optimal sampling ratios against the strictest group's epsilon, a panel for each data set."""
+    with paper_style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(4.6 * len(lines), 3.6), layout="constrained")
+        axes = figure.subplots(1, len(lines), squeeze=False)[0]
+        for axis, line in zip(axes, lines, strict=True):
+            labels = ["group 1 (varied)"] + [
+                f"group {place} (epsilon {epsilon:g})" for place, epsilon in enumerate(line.fixed_epsilons, start=2)
+            ]
+            for place, (label, rates) in enumerate(zip(labels, line.rates, strict=True)):
+                axis.plot(
+                    line.strictest_epsilons,
+                    [100 * rate for rate in rates],
+                    DASHES[place % len(DASHES)],
+                    color=COLOURS[place % len(COLOURS)],
+                    label=label,
+                )
+            axis.axvline(line.fixed_epsilons[0], color="#888888", linewidth=0.8)
+            axis.annotate(
+                "equal budgets,\nequal ratios",
+                (line.fixed_epsilons[0], axis.get_ylim()[1]),
+                xytext=(-4, -4),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=8,
+                color="#555555",
+            )
+            axis.set(
+                title=line.dataset,
+                xlabel="epsilon of group 1",
+                ylabel="sampling ratio (%)",
+                xlim=(0, None),
+                ylim=(0, None),
+            )
+            axis.legend(loc="lower right", fontsize=8, framealpha=1.0, edgecolor="white")
+        return figure

@@ -1,0 +1,257 @@
+"""`gdpfed audit --train`: canaries among the clients of a real training.
+
+Place: over `rounds.run_round`, which is the simulator's own. Canaries join one group of the population, each by a fair
+coin; sampled like everyone, they send ten times the clip norm along a random direction of their own instead of
+training. The adversary looks at each released sum along each direction. Other clients' updates, and other canaries',
+get in the way: that costs power, never soundness.
+
+The plan is not made again for the larger population: rates and noise are what they are, and the claim does not depend
+on the number of clients.
+
+Guarantees (tests of the same name):
+  training_is_the_simulators       without canaries the model is that of the simulator, to the last bit.
+  canaries_move_the_sums           the inside ones along their own direction, when sampled; the others not.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gdpfed import streams
+from gdpfed.audit.auditor import families
+from gdpfed.audit.one_run import OneRunFinding, judge_one_run
+from gdpfed.audit.scores import release_scores, server_scores
+from gdpfed.errors import InputError
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_hash
+from gdpfed.runs.simulate import Evaluation, Simulation, prepare
+from gdpfed.tasks.task import Task
+from gdpfed.training.rounds import Release, Released, TrainingState, initial_state, run_round
+
+__all__ = ["TrainingAudit", "TrainingObserved", "audit_training", "train_with_canaries"]
+
+_TOO_LONG = 10.0
+_MOST_BYTES = 4 * 2**30
+# Beyond the seeds of users, so that canaries share no stream with the training.
+_CANARIES = 2**64
+_VIEWS = ("release", "server")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingObserved:
+    """(rounds, canaries): the released sums along each canary's direction, in noise stds; who took part, or would
+    have."""
+
+    sums: NDArray[np.float64]
+    taking_part: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+    parameters: Tensor
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAudit:
+    """What one training with canaries showed; ``tight`` is the same estimate of a faultless mechanism."""
+
+    title: str
+    method: str
+    plan_hash: str
+    group: str
+    num_canaries: int
+    num_inside: int
+    num_rounds: int
+    seed: int
+    alpha: float
+    delta: float
+    accuracy: float
+    findings: dict[str, OneRunFinding]
+    tight: dict[str, OneRunFinding]
+    seconds: float
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether any claim is false, with confidence 1 - alpha."""
+        return any(finding.contradicts for finding in self.findings.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for json.dumps."""
+        content = asdict(self)
+        for name in ("findings", "tight"):
+            for view, finding in getattr(self, name).items():
+                content[name][view]["contradicts"] = finding.contradicts
+        return {"contradicted": self.contradicted, **content}
+
+
+class _Watched:
+    """A release whose sums are looked at along every canary's direction."""
+
+    def __init__(self, inner: Release, directions: Tensor, *, place: int, noise_std: float) -> None:
+        self._inner, self._directions, self._place, self._noise_std = inner, directions, place, noise_std
+        self.seen: list[NDArray[np.float64]] = []
+
+    def __call__(self, state: TrainingState, **given: Any) -> Released:
+        """What the inner one releases."""
+        released = self._inner(state, **given)
+        total = released.sums[0 if given["plan"].release == "pooled" else self._place]
+        self.seen.append((self._directions @ total.float()).double().numpy() / self._noise_std)
+        return released
+
+
+def _directions(num_canaries: int, num_params: int, seed: int) -> Tensor:
+    if num_canaries * num_params * 4 > _MOST_BYTES:
+        raise InputError(
+            f"expected canaries of at most {_MOST_BYTES // 2**30} GB, got {num_canaries} of {num_params:,} parameters: "
+            f"use fewer with --canaries"
+        )
+    drawn = streams.generator(seed + _CANARIES, "noise").standard_normal((num_canaries, num_params), dtype=np.float32)
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    return torch.from_numpy(drawn)
+
+
+def train_with_canaries(
+    simulation: Simulation,
+    *,
+    place: int,
+    num_canaries: int,
+    watch: Callable[[int], None] = lambda _: None,
+) -> TrainingObserved:
+    """One whole training with canaries in group ``place``."""
+    plan, group, seed = simulation.plan, simulation.plan.groups[place], simulation.seed
+    num_clients = len(simulation.assignment)
+    inside = streams.generator(seed + _CANARIES, "groups").random(num_canaries) < 0.5
+    directions = _directions(num_canaries, simulation.trainer.num_params, seed)
+    present = torch.from_numpy(np.flatnonzero(inside))
+    assignment = np.concatenate([simulation.assignment, np.full(len(present), place, dtype=np.int64)])
+    release = _Watched(simulation.release, directions, place=place, noise_std=group.noise_std)
+    state = initial_state(simulation.initial_state().parameters, len(assignment))
+    taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
+    # Those outside toss coins that nobody uses; the server's view of them is of rounds they might have been in.
+    idle = streams.generator(seed + _CANARIES, "sample").random((plan.num_rounds, num_canaries)) < group.sampling_rate
+    if plan.max_participations is not None:
+        idle &= np.cumsum(idle, axis=0) <= plan.max_participations
+    while state.round_number < plan.num_rounds:
+        round_number = state.round_number
+
+        def updates(
+            parameters: Tensor, clients: NDArray[np.int64], round_number: int = round_number
+        ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            yield from simulation.trainer.updates(
+                parameters, clients[clients < num_clients], seed=seed, round_number=round_number
+            )
+            canaries = clients[clients >= num_clients]
+            for client in canaries:
+                row = directions[present[int(client) - num_clients]].double() * (_TOO_LONG * group.clip_norm)
+                yield np.array([client], dtype=np.int64), row.unsqueeze(0)
+
+        before = state.participations
+        state, _ = run_round(
+            state,
+            plan=plan,
+            assignment=assignment,
+            updates=updates,
+            layer_sizes=simulation.trainer.layer_sizes,
+            seed=seed,
+            release=release,
+        )
+        taking_part[round_number] = ~inside & idle[round_number]
+        taking_part[round_number, inside] = (state.participations > before)[num_clients:]
+        watch(state.round_number)
+    return TrainingObserved(
+        sums=np.stack(release.seen),
+        taking_part=taking_part,
+        inside=inside,
+        parameters=state.parameters,
+        evaluation=simulation.evaluate(state.model),
+    )
+
+
+def _ideal(
+    plan: Plan, *, place: int, num_canaries: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Orthogonal canaries, nobody else, exact noise."""
+    group = plan.groups[place]
+    shape = (plan.num_rounds, num_canaries)
+    inside = streams.generator(seed + 2 * _CANARIES, "groups").random(num_canaries) < 0.5
+    taking_part = streams.generator(seed + 2 * _CANARIES, "sample").random(shape) < group.sampling_rate
+    noise = streams.generator(seed + 2 * _CANARIES, "noise").standard_normal(shape)
+    return noise + (taking_part & inside) / group.noise_multiplier, taking_part, inside
+
+
+def _judged(
+    plan: Plan,
+    place: int,
+    sums: NDArray[np.float64],
+    taking_part: NDArray[np.bool_],
+    inside: NDArray[np.bool_],
+    alpha: float,
+) -> dict[str, OneRunFinding]:
+    group = plan.groups[place]
+    noise = group.noise_multiplier
+    scores = {
+        "release": release_scores(sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
+        "server": server_scores(sums, taking_part, noise_multiplier=noise),
+    }
+    claims = {"release": group.epsilon_release, "server": group.epsilon_server}
+    return {
+        view: judge_one_run(
+            scores[view],
+            inside,
+            families(plan, place=place)[view],
+            claim=claims[view],
+            delta=group.delta,
+            alpha=alpha / len(_VIEWS),
+        )
+        for view in _VIEWS
+    }
+
+
+def audit_training(
+    task: Task,
+    plan: Plan,
+    *,
+    place: int,
+    seed: int,
+    num_canaries: int = 1_000,
+    alpha: float = 1e-3,
+    num_workers: int,
+    data_dir: str | Path | None = None,
+    watch: Callable[[int], None] = lambda _: None,
+) -> TrainingAudit:
+    """Trains ``task`` once, with canaries, and judges what was released."""
+    if not plan.is_private:
+        raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
+    if not 0 < alpha < 0.5:
+        raise InputError(f"expected 0 < alpha < 0.5, got alpha={alpha}")
+    started = time.perf_counter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    simulation = prepare(task, plan, seed=seed, num_workers=num_workers, data_dir=data_dir)
+    try:
+        observed = train_with_canaries(simulation, place=place, num_canaries=num_canaries, watch=watch)
+    finally:
+        simulation.trainer.close()
+        torch.set_num_threads(threads)
+    group = plan.groups[place]
+    return TrainingAudit(
+        title=task.title,
+        method=plan.method,
+        plan_hash=plan_hash(plan),
+        group=group.name,
+        num_canaries=num_canaries,
+        num_inside=int(observed.inside.sum()),
+        num_rounds=plan.num_rounds,
+        seed=seed,
+        alpha=alpha,
+        delta=group.delta,
+        accuracy=observed.evaluation.accuracy,
+        findings=_judged(plan, place, observed.sums, observed.taking_part, observed.inside, alpha),
+        tight=_judged(plan, place, *_ideal(plan, place=place, num_canaries=num_canaries, seed=seed), alpha),
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,91 @@
+"""`gdpfed report` and `gdpfed plot`: finished runs for someone who does not read logs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdpfed.cli.show import console
+from gdpfed.errors import InputError, MissingExtraError
+
+__all__ = ["plot_runs", "report_runs"]
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
+Partial = Annotated[bool, typer.Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
+
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401 - only to see that it is there
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="torch", extra="torch", purpose="what an unfinished run has spent") from None
+
+
+def report_runs(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json."),
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--md", help="Markdown; printed unless --out names a file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON; printed unless --out names a file.")] = False,
+    partial: Partial = False,
+) -> None:
+    """One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it."""
+    kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
+    if out is None and kind == "html":
+        out = Path("report.html")
+    if partial:
+        _need_torch()
+    from gdpfed.report.load import load_report
+    from gdpfed.report.page import report_html
+    from gdpfed.report.texts import report_json, report_markdown
+    from gdpfed.report.whole_file import check_place, write_whole
+
+    if out is not None:
+        check_place(out)
+    data = load_report(runs, partial=partial)
+    text = {"html": report_html, "md": report_markdown, "json": report_json}[kind](data)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    content = text.encode()
+    write_whole(out, content)
+    console().print(
+        f"{out}: {data.title}, methods: {len(data.methods)}, runs: {data.num_runs}, {len(content) / 1000:,.0f} kB; "
+        f"{data.stamp}",
+        soft_wrap=True,
+    )
+
+
+def _kind(out: Path | None, *, as_markdown: bool, as_json: bool) -> str:
+    if as_markdown and as_json:
+        raise InputError("expected --md or --json, got both: call it twice")
+    asked = "md" if as_markdown else "json" if as_json else None
+    if out is None:
+        return asked or "html"
+    named = _SUFFIXES.get(out.suffix.lower())
+    if named is None and asked is None:
+        raise InputError(f"expected a file that ends in .html, .md or .json, got {str(out)!r}: add the ending")
+    if named is not None and asked is not None and named != asked:
+        raise InputError(f"expected one format, got --{asked} and {str(out)!r}: leave one out")
+    return asked or named or "html"
+
+
+def plot_runs(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
+    kind: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
+    partial: Partial = False,
+) -> None:
+    """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
+    if partial:
+        _need_torch()
+    from gdpfed.report.load import load_report
+    from gdpfed.report.report_pictures import report_figures, write_figures
+
+    for path in write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower()):
+        console().print(str(path), soft_wrap=True)

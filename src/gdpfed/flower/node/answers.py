@@ -1,0 +1,292 @@
+"""A node's side of a deployment: six answers, each after its own checks, and silence otherwise.
+
+Place: in the ClientApp, under no framework: bytes in, bytes out. All that decides comes from the node's own home: its
+budget, its key, the pinned server and enrolment, its ledger. `gdpfed.secure.client` does the cryptography and has its
+own reasons to refuse. A refusal is an empty answer and a line in the node's log: to everybody else it is a dropout.
+
+What a node checks before it gives keys: the terms are signed by the pinned server and name the pinned enrolment and its
+own model's size; the plan is what it claims, computed again here; its group follows from the budgets that all clients
+signed; the whole plan, after all runs that it ever joined, keeps its budget; the session is later than all that it
+answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
+input is charged, durably.
+
+Training cannot fail in a way that others see: an error, a wrong shape or NaNs count as an update of zero, with noise.
+
+Guarantees (tests of the same name):
+  a_plan_above_the_budget_is_refused       by the node alone, with a line in its log.
+  a_different_model_is_refused             for one client: by that client.
+  a_forged_roster_is_refused               by the node that gets it.
+  a_broken_training_looks_like_any_other   its node answers, and its update is zero.
+  a_restored_node_notices                  that it once was further, if the server shows what it signed.
+  nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import GdpfedError, InputError, PrivacyError
+from gdpfed.flower.node.own_ledger import JoinedRun, Spend
+from gdpfed.flower.node.saved_session import Saved, SavedSessions
+from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.homes import NodeHome
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
+from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
+from gdpfed.planning.people import assign
+from gdpfed.planning.plan import Plan
+from gdpfed.secure.client import SecureClient
+from gdpfed.secure.encoding import planned_sums
+from gdpfed.secure.primitives import signing_public
+from gdpfed.secure.session import SESSION_BYTES, Session
+
+__all__ = ["Node", "Trainer"]
+
+Vector = NDArray[np.float32]
+# (the model's parameters, the round) -> the trained parameters
+Trainer = Callable[[Vector, int], NDArray[Any]]
+
+
+class Node:
+    """One node; ``node_id`` is the transport's number of it, ``num_params`` the size of its own model."""
+
+    def __init__(self, home: NodeHome, *, node_id: int, num_params: int, train: Trainer) -> None:
+        self._home = home
+        self._node_id = node_id
+        self._num_params = num_params
+        self._train = train
+        self._sessions = SavedSessions(home.sessions)
+
+    def answer(self, stage: str, content: bytes) -> bytes:
+        """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
+        try:
+            if stage not in STAGES:
+                raise InputError("expected a known stage, got another")
+            answers: dict[str, Callable[[bytes], bytes]] = {
+                "announce": self._announce,
+                "keys": self._keys,
+                "shares": self._share,
+                "input": self._input,
+                "agree": self._agree,
+                "reveal": self._reveal,
+            }
+            return answers[stage](content)
+        except GdpfedError as error:
+            self._note(f"refused {stage}: {error}")
+        except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
+            self._note(f"failed at {stage}: {type(error).__name__}")
+        return b""
+
+    def _note(self, text: str) -> None:
+        try:
+            self._home.log(text)
+        except OSError:
+            # A full disk must not turn a refusal into an error message to the server.
+            return
+
+    # announce
+
+    def _announce(self, content: bytes) -> bytes:
+        nonce, text = unpack(content, stage="announce", num_parts=2)
+        if len(nonce) != NONCE_BYTES:
+            raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
+        # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
+        known = self._enrolment()
+        if text.decode("utf-8", "replace") != known.as_json():
+            raise PrivacyError(
+                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
+            )
+        with Spend(self._home) as spend:
+            return pack("announce", self._standing(spend, known, nonce).encode())
+
+    def _standing(self, spend: Spend, enrolment: Enrolment, nonce: bytes) -> Standing:
+        identity = self._home.identity
+        number = self._number(enrolment)
+        return Standing(
+            client=number, nonce=nonce, node=self._node_id, num_rows=spend.num_rows, head=spend.head
+        ).signed_by(identity)
+
+    def _number(self, enrolment: Enrolment) -> int:
+        number = enrolment.number_of(signing_public(self._home.identity))
+        if number is None:
+            raise PrivacyError("the pinned enrolment does not list this node's key")
+        return number
+
+    def _enrolment(self) -> Enrolment:
+        found = self._home.enrolment
+        if found is None:
+            raise PrivacyError("no enrolment is pinned: pin the one that the operator gave you")
+        if found.server != self._home.server:
+            raise PrivacyError("the pinned enrolment is not of the pinned server: pin it again")
+        return found
+
+    # 1 keys
+
+    def _keys(self, content: bytes) -> bytes:
+        signed, encoded, witness = unpack(content, stage="keys", num_parts=3)
+        enrolment = self._enrolment()
+        terms = Terms.opened(signed, server=enrolment.server)
+        session = _session(encoded)
+        self._check_terms(terms, session, enrolment)
+        with Spend(self._home) as spend:
+            self._check_witness(witness, spend, enrolment)
+            run = spend.run(terms) or self._join(spend, terms, enrolment)
+            budget = self._home.budget
+            spend.check_budget(budget)
+            spend.check_input(run, budget)
+            made = self._client(terms, session, enrolment, run)
+            spend.begin(run, round_number=session.round_number, attempt=session.attempt)
+            # Only now: a message that is refused must not end the session that is under way.
+            self._sessions.forget()
+            self._keep(session, "shares", signed, made)
+            return pack("keys", made.advertise(), self._standing(spend, enrolment, session.digest()).encode())
+
+    def _check_terms(self, terms: Terms, session: Session, enrolment: Enrolment) -> None:
+        if terms.enrolment != enrolment.digest:
+            raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
+        if terms.num_params != self._num_params:
+            raise PrivacyError(
+                f"the terms are about a model of {terms.num_params} parameters, this node's has {self._num_params}"
+            )
+        budget = self._home.budget
+        check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
+        if terms.colluding_fraction < budget.colluding_fraction:
+            raise PrivacyError(
+                f"the noise is sized for a colluding fraction of {terms.colluding_fraction:g}, this node's owner asks "
+                f"for {budget.colluding_fraction:g}"
+            )
+        if terms.complete_up_to < budget.complete_up_to:
+            raise PrivacyError(
+                f"cohorts of more than {terms.complete_up_to} clients would stand in a circle, this node's owner asks "
+                f"for a complete graph up to {budget.complete_up_to}"
+            )
+        if session.plan_hash != terms.digest or session.num_params != terms.num_params:
+            raise PrivacyError("the session is not about these terms")
+
+    def _check_witness(self, witness: bytes, spend: Spend, enrolment: Enrolment) -> None:
+        """The server shows what this node last signed; without it (or with an honest copy of less) nothing follows."""
+        if not witness:
+            return
+        shown = Standing.decode(witness)
+        if not shown.is_signed_by(enrolment.directory.clients[self._number(enrolment)]):
+            raise PrivacyError("the server shows a standing that this node did not sign")
+        if shown.num_rows > spend.num_rows:
+            raise PrivacyError(
+                f"this node's ledger has {spend.num_rows} rows, and the node once signed that it had {shown.num_rows}: "
+                f"its home was put back to an old copy; restore the latest, or enrol it anew with what budget is left"
+            )
+        if not spend.was(shown.num_rows, shown.head):
+            raise PrivacyError(
+                f"this node's ledger is not the one of which it signed row {shown.num_rows}: its home went on from an "
+                f"old copy; restore the latest, or enrol it anew with what budget is left"
+            )
+
+    def _join(self, spend: Spend, terms: Terms, enrolment: Enrolment) -> JoinedRun:
+        plan = terms.verified_plan()
+        if not plan.is_private:
+            raise PrivacyError(f"{plan.method} has no privacy: this node's budget is finite")
+        group = int(assign(plan, enrolment.budgets)[self._number(enrolment)])
+        return spend.join(terms, plan, group, self._home.budget)
+
+    def _client(self, terms: Terms, session: Session, enrolment: Enrolment, run: JoinedRun) -> SecureClient:
+        plan = terms.known_plan()
+        number = self._number(enrolment)
+        return SecureClient(
+            session=session,
+            planned=_planned(plan, terms, session, run),
+            group=run.group,
+            client=number,
+            identity=self._home.identity,
+            directory=enrolment.directory,
+            tolerance=terms.tolerance,
+            randomness=randomness_for(session, client=number, test_seed=terms.test_seed),
+        )
+
+    def _keep(self, session: Session, stage: str, signed: bytes, client: SecureClient) -> None:
+        saved = Saved(terms=signed, session=session.encoded(), client=client.save())
+        self._sessions.keep(session.digest(), stage, saved)
+
+    def _loaded(self, saved: Saved, spend: Spend) -> tuple[SecureClient, Session, Terms, JoinedRun]:
+        enrolment = self._enrolment()
+        terms = Terms.opened(saved.terms, server=enrolment.server)
+        check_test_mode(terms.test_seed, is_allowed=self._home.budget.allow_test_mode)
+        session = _session(saved.session)
+        run = spend.run(terms)
+        if run is None or run.last != (session.round_number, session.attempt):
+            raise PrivacyError("expected the session that this node's ledger has as its last")
+        client = self._client(terms, session, enrolment, run)
+        client.load(saved.client)
+        return client, session, terms, run
+
+    # 2 shares
+
+    def _share(self, content: bytes) -> bytes:
+        digest, roster = unpack(content, stage="shares", num_parts=2)
+        with self._sessions.claimed(digest, "shares") as saved, Spend(self._home) as spend:
+            client, session, _, _ = self._loaded(saved, spend)
+            answer = client.share(roster)
+            self._keep(session, "input", saved.terms, client)
+            return pack("shares", answer)
+
+    # 3 input
+
+    def _input(self, content: bytes) -> bytes:
+        digest, delivery, model = unpack(content, stage="input", num_parts=3)
+        with self._sessions.claimed(digest, "input") as saved:
+            session = _session(saved.session)
+            if hashlib.sha256(model).digest() != session.model_hash or len(model) != 4 * self._num_params:
+                raise PrivacyError("the model is not the one that all clients of this session agreed on")
+            update = self._update(np.frombuffer(model, dtype="<f4").astype(np.float32), session.round_number)
+            with Spend(self._home) as spend:
+                client, session, _, run = self._loaded(saved, spend)
+                masked = client.mask(delivery, update)
+                spend.send(run, self._home.budget, round_number=session.round_number, attempt=session.attempt)
+                self._keep(session, "agree", saved.terms, client)
+            return pack("input", masked)
+
+    def _update(self, parameters: Vector, round_number: int) -> NDArray[np.float64]:
+        nothing = np.zeros(len(parameters), dtype=np.float64)
+        try:
+            trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
+        except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
+            self._note(f"training failed with {type(error).__name__}: an update of zero is sent")
+            return nothing
+        if trained.shape != parameters.shape:
+            self._note(f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent")
+            return nothing
+        return trained - parameters.astype(np.float64)
+
+    # 4 unmask
+
+    def _agree(self, content: bytes) -> bytes:
+        digest, survivors = unpack(content, stage="agree", num_parts=2)
+        with self._sessions.claimed(digest, "agree") as saved, Spend(self._home) as spend:
+            client, session, _, _ = self._loaded(saved, spend)
+            answer = client.agree(survivors)
+            self._keep(session, "reveal", saved.terms, client)
+            return pack("agree", answer)
+
+    def _reveal(self, content: bytes) -> bytes:
+        digest, agreements = unpack(content, stage="reveal", num_parts=2)
+        with self._sessions.claimed(digest, "reveal") as saved, Spend(self._home) as spend:
+            client, session, _, run = self._loaded(saved, spend)
+            answer = client.reveal(agreements)
+            spend.reveal(run, round_number=session.round_number, attempt=session.attempt)
+            return pack("reveal", answer)
+
+
+def _session(encoded: bytes) -> Session:
+    if len(encoded) != SESSION_BYTES:
+        raise InputError(f"expected a session of {SESSION_BYTES} bytes, got {len(encoded)}")
+    return Session.decoded(encoded)
+
+
+def _planned(plan: Plan, terms: Terms, session: Session, run: JoinedRun) -> Any:
+    sums = planned_sums(plan, num_params=terms.num_params, tolerance=terms.tolerance)
+    planned = next(made for made in sums if run.group in made.groups)
+    if planned.place != session.place:
+        raise PrivacyError("the session is about a sum that this node's group is not part of")
+    return planned

@@ -1,0 +1,263 @@
+"""A node's own ledger: which runs it joined, what they cost, what it sent.
+
+Place: `spend.db` in a node's home, in the files of `gdpfed.ledger.store`: SQLite with a write-ahead log and
+synchronous=FULL, a journal beside it, a hash chain, one writer. Rows:
+
+    join       a run's terms: its whole plan is charged for the node's group, all rounds at once
+    round      a session that the node answered, by round and attempt: these only go up
+    sent       a masked input, before it leaves
+    revealed   shares, before they leave
+
+What is counted. Whoever sees the models: all rounds of all runs that were joined, whether or not the node was sampled
+(it cannot know when it was not), composed by PLD. If a round in which the node revealed is tried again, one release
+more has happened than rounds have passed, and the run's last round is refused instead. The server: every masked input,
+also of attempts that came to nothing, because a quorum of others can unmask without this node.
+
+Guarantees (tests of the same name):
+  joining_charges_the_whole_plan     and a run that would overspend over all runs is refused.
+  sessions_only_go_up                no round and attempt is answered twice, none before one that was answered.
+  sent_inputs_are_capped             by the plan's largest number of participations, and by the owner's epsilon_server.
+  a_lowered_budget_counts_at_once    from the next round on.
+  refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
+"""
+
+import math
+from dataclasses import dataclass
+from types import TracebackType
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.shared.homes import NodeBudget, NodeHome
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.ledger.chain import GENESIS
+from gdpfed.ledger.spend import fits, spent
+from gdpfed.ledger.store import Store
+from gdpfed.planning.plan import Group, Plan
+from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
+
+__all__ = ["JoinedRun", "Spend"]
+
+# Attempts are rows: nobody may fill the disk with them.
+_MOST_ATTEMPTS = 1000
+
+
+@dataclass(kw_only=True)
+class JoinedRun:
+    """A run as the node knows it."""
+
+    terms: str
+    name: str
+    group: int
+    event: SampledGaussian
+    cap: int
+    last: tuple[int, int] = (-1, -1)
+    sent: int = 0
+    extra: int = 0
+    revealed_round: int = -1
+    sent_last: tuple[int, int] = (-1, -1)
+
+    @property
+    def num_rounds(self) -> int:
+        """All that were charged."""
+        return self.event.num_rounds
+
+
+class Spend:
+    """The open ledger of a node."""
+
+    def __init__(self, home: NodeHome) -> None:
+        path = home.spend_path
+        self._store = Store.open(path) if path.exists() else Store.create(path)
+        self.runs: dict[str, JoinedRun] = {}
+        # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
+        self.precision = 0.0
+        self._checked: tuple[float, float] | None = None
+        try:
+            for row in self._store.rows:
+                self._apply(row.kind, dict(row.content))
+        except (KeyError, TypeError, ValueError, InputError):
+            self._store.close()
+            raise PrivacyError(f"the node's ledger {str(path)!r} has a row of another format: restore it") from None
+
+    def __enter__(self) -> "Spend":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self._store.close()
+
+    @property
+    def num_rows(self) -> int:
+        """How much was ever written."""
+        return len(self._store.rows)
+
+    @property
+    def head(self) -> bytes:
+        """The hash of the last row, and of all before it."""
+        return bytes.fromhex(self._store.last_hash)
+
+    def was(self, num_rows: int, head: bytes) -> bool:
+        """Whether this ledger, when it had so many rows, ended with this hash."""
+        if not 0 <= num_rows <= self.num_rows:
+            return False
+        return bytes.fromhex(self._store.rows[num_rows - 1].hash if num_rows else GENESIS) == head
+
+    def _write(self, kind: str, content: dict[str, object]) -> None:
+        self._store.append([(kind, content)])
+        self._apply(kind, content)
+
+    def _apply(self, kind: str, content: dict[str, object]) -> None:
+        row: dict[str, object] = content
+        name = str(row["terms"])
+        if kind == "join":
+            self.runs[name] = JoinedRun(
+                terms=name,
+                name=str(row["run"]),
+                group=_whole(row["group"]),
+                event=SampledGaussian(
+                    noise_multiplier=_number(row["noise_multiplier"]),
+                    sampling_rate=_number(row["sampling_rate"]),
+                    num_rounds=_whole(row["num_rounds"]),
+                ),
+                cap=_whole(row["cap"]),
+            )
+            self._checked = (_number(row["epsilon"]), _number(row["delta"]))
+            return
+        run, place = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
+        if kind == "round":
+            run.extra += run.revealed_round == place[0]
+            run.last = place
+        elif kind == "sent":
+            run.sent += 1
+            run.sent_last = place
+            self.precision += run.event.noise_multiplier**-2.0
+        elif kind == "revealed":
+            run.revealed_round = place[0]
+        else:
+            raise ValueError(f"unknown kind {kind!r}")
+
+    def events(self) -> list[SampledGaussian]:
+        """All rounds of all runs."""
+        return [run.event for run in self.runs.values()]
+
+    def run(self, terms: Terms) -> JoinedRun | None:
+        """The joined run with these terms; the same name with other terms is refused."""
+        found = self.runs.get(terms.digest.hex())
+        if found is None and any(run.name == terms.run for run in self.runs.values()):
+            raise PrivacyError(f"run {terms.run!r} was joined on other terms: a run's terms never change")
+        return found
+
+    def join(self, terms: Terms, plan: Plan, group: int, budget: NodeBudget) -> JoinedRun:
+        """Charges all rounds of the plan for this node's group, if they keep the budget after all earlier runs."""
+        planned = plan.groups[group]
+        event = plan.mechanism(planned)
+        _check_claim(planned, event, budget)
+        if not fits([*self.events(), event], [(budget.epsilon, budget.delta)]):
+            before = spent(self.events(), delta=budget.delta)
+            raise PrivacyError(
+                f"run {terms.run!r} would cost this node more than epsilon {_allowed(budget)}: {rounded_up(before)} is "
+                f"spent or promised, the plan's {plan.num_rounds} rounds do not fit"
+            )
+        self._write(
+            "join",
+            {
+                "terms": terms.digest.hex(),
+                "run": terms.run,
+                "group": group,
+                "noise_multiplier": planned.noise_multiplier,
+                "sampling_rate": planned.sampling_rate,
+                "num_rounds": plan.num_rounds,
+                "cap": plan.server_view(planned).max_participations,
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+            },
+        )
+        return self.runs[terms.digest.hex()]
+
+    def check_budget(self, budget: NodeBudget) -> None:
+        """Raises PrivacyError if the owner lowered the budget below what was promised."""
+        if self._checked is not None and budget.epsilon >= self._checked[0] and budget.delta >= self._checked[1]:
+            return
+        if not fits(self.events(), [(budget.epsilon, budget.delta)]):
+            raise PrivacyError(
+                f"this node's runs cost {rounded_up(spent(self.events(), delta=budget.delta))}, more than the epsilon "
+                f"{_allowed(budget)} that its owner now allows"
+            )
+
+    def check_input(self, run: JoinedRun, budget: NodeBudget) -> None:
+        """Raises PrivacyError if one more masked input would exceed what the server may learn."""
+        if run.sent >= run.cap:
+            raise PrivacyError(f"run {run.name!r} has had {run.sent} inputs of this node, as many as its plan allows")
+        releases = self.precision + run.event.noise_multiplier**-2.0
+        cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=releases, delta=budget.delta)
+        if not cost <= budget.server_limit:
+            raise PrivacyError(
+                f"one more input would show the server epsilon {rounded_up(cost)} of this node, more than the "
+                f"{allowance(budget.server_limit)} that its owner allows: epsilon_server in budget.toml"
+            )
+
+    def begin(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
+        """Records a session before it is answered; refuses one that is not after all others of the run."""
+        if attempt >= _MOST_ATTEMPTS:
+            raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
+        if (round_number, attempt) <= run.last:
+            raise PrivacyError(
+                f"expected a session after round {run.last[0]}, attempt {run.last[1]}, got round {round_number}, "
+                f"attempt {attempt}: none is answered twice"
+            )
+        extra = run.extra + (run.revealed_round == round_number)
+        if round_number < 0 or round_number + 1 + extra > run.num_rounds:
+            again = f", {extra} of them twice" if extra else ""
+            raise PrivacyError(
+                f"run {run.name!r} was charged for {run.num_rounds} rounds, round {round_number} is beyond them{again}"
+            )
+        self._write("round", _place(run, round_number, attempt))
+
+    def send(self, run: JoinedRun, budget: NodeBudget, *, round_number: int, attempt: int) -> None:
+        """Charges a masked input, before it leaves; once for each session."""
+        self.check_input(run, budget)
+        if (round_number, attempt) != run.last or run.sent_last == run.last:
+            raise PrivacyError(f"an input of round {round_number}, attempt {attempt} was sent already, or is too late")
+        self._write("sent", _place(run, round_number, attempt))
+
+    def reveal(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
+        """Records that shares leave: the round counts as released."""
+        self._write("revealed", _place(run, round_number, attempt))
+
+
+def _place(run: JoinedRun, round_number: int, attempt: int) -> dict[str, object]:
+    return {"terms": run.terms, "round": round_number, "attempt": attempt}
+
+
+def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> None:
+    if group.delta > budget.delta or group.epsilon_release > budget.epsilon:
+        raise PrivacyError(
+            f"{group.name!r} of the plan costs epsilon {rounded_up(group.epsilon_release)} at delta "
+            f"{delta_up(group.delta)}, this node allows {_allowed(budget)}"
+        )
+    cost = spent([event], delta=budget.delta)
+    if not cost <= budget.epsilon:
+        raise PrivacyError(
+            f"the plan's mechanism costs this node epsilon {rounded_up(cost)}, it allows {_allowed(budget)}"
+        )
+
+
+def _allowed(budget: NodeBudget) -> str:
+    return f"{allowance(budget.epsilon)} at delta {allowance(budget.delta)}"
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError("expected a number in a row")
+    return float(value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError("expected a whole number in a row")
+    return value

@@ -1,0 +1,100 @@
+"""The secrets of a client between two stages, on a node's disk: loaded once, then gone.
+
+Place: under `node.Node`, in the home's folder `sessions`. Flower starts a process for each message, so that what a
+client remembers must lie somewhere. A saved state is claimed by renaming it, which works for one process once; the
+claim is on the disk before the state is used. A message that was refused changed nothing, and gives the state back.
+
+Guarantees (tests of the same name):
+  a_state_is_loaded_once        by one of several processes, also after a crash.
+  a_refusal_gives_the_state_back   and nothing else does.
+  old_sessions_are_forgotten    a new session deletes what is left of others.
+
+Does not: wipe the disk's blocks. Whoever can read deleted blocks of the node's disk could read old secrets; each is of
+use only together with a recording of that round's messages.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.shared.homes import write_durably
+from gdpfed.ledger.journal import sync_folder
+
+__all__ = ["Saved", "SavedSessions"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Saved:
+    """A session's terms and session, as they were received, and the secure client's state."""
+
+    terms: bytes
+    session: bytes
+    client: bytes
+
+    def encode(self) -> bytes:
+        """As bytes, secrets included."""
+        return json.dumps({name: value.hex() for name, value in vars(self).items()}).encode()
+
+    @staticmethod
+    def decode(content: bytes) -> "Saved":
+        """From `encode`."""
+        try:
+            return Saved(**{name: bytes.fromhex(value) for name, value in json.loads(content).items()})
+        except (ValueError, TypeError, AttributeError):
+            raise InputError("expected the saved state of a session, got something else") from None
+
+
+class SavedSessions:
+    """The folder; ``stage`` is the stage for which a state waits."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, digest: bytes, stage: str) -> Path:
+        return self._folder / f"{digest.hex()}.{stage}"
+
+    def keep(self, digest: bytes, stage: str, saved: Saved) -> None:
+        """Saves what the next stage needs."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_durably(self._path(digest, stage), saved.encode())
+
+    def forget(self) -> None:
+        """Deletes all sessions: a node is in one at a time."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def claimed(self, digest: bytes, stage: str) -> Iterator[Saved]:
+        """The state that waits for a stage. Given back if the block raises InputError or PrivacyError, else deleted.
+
+        Not given back either if the next stage's state was kept: an error after that (the folder could not be synced)
+        would leave two states, of which each could be answered.
+        """
+        path = self._path(digest, stage)
+        claim = path.with_name(path.name + ".claimed")
+        try:
+            os.rename(path, claim)
+        except FileNotFoundError:
+            raise PrivacyError(
+                f"expected a session that waits for stage {stage!r}: none does, or it was answered already"
+            ) from None
+        sync_folder(self._folder)
+        try:
+            yield Saved.decode(claim.read_bytes())
+        except (InputError, PrivacyError):
+            if any(other != claim for other in self._folder.glob(f"{digest.hex()}.*")):
+                claim.unlink(missing_ok=True)
+                raise
+            # Gone if another process has begun a new session: then this one is over.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(claim, path)
+            raise
+        except BaseException:
+            claim.unlink(missing_ok=True)
+            raise
+        claim.unlink(missing_ok=True)

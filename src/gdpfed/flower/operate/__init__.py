@@ -1,0 +1,1 @@
+"""Operating a deployment: certificates, the gate, processes, projects."""

@@ -1,0 +1,320 @@
+"""A SuperLink and its SuperNodes as processes of this machine, on loopback, with TLS and node authentication.
+
+Place: operations, over certificates.py and keeper.py; up.py, the tests and the benchmark use it. Only Flower's programs
+and their documented options are used, never its internals.
+
+Guarantees (tests of the same name):
+  nothing_is_left_behind     leaving the ``with`` block, by whatever way, leaves no process and no open port.
+  only_loopback_is_used      every address that a process listens on is 127.0.0.1.
+  an_unknown_key_is_refused  a SuperNode whose key was not registered gets no message.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gdpfed.errors import GdpfedError, InputError, MissingExtraError
+from gdpfed.flower.operate import keeper
+from gdpfed.flower.operate.certificates import make_certificates
+
+__all__ = ["Deployment", "Kept", "environment", "free_ports", "need_flower"]
+
+LOOPBACK = "127.0.0.1"
+_CONNECTION = "deployment"
+_START_SECONDS = 90.0
+_COMMAND_SECONDS = 90.0
+_STOP_SECONDS = 15.0
+# Flower asks for new work once a second; the variable is documented by its error message.
+_TASK_POLL_SECONDS = "0.4"
+
+
+def need_flower() -> None:
+    """Raises unless Flower's programs are installed beside this Python."""
+    if sys.platform != "linux":
+        raise InputError(
+            f"expected Linux, got {sys.platform}: only there it is sure that no process is left; start Flower's "
+            f"programs yourself, as gdpfed flower init and node print them"
+        )
+    try:
+        import flwr  # noqa: F401 - only to see that it is there
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="flwr", extra="flower", purpose="deployment") from None
+    if shutil.which("flower-superlink", path=environment(Path())["PATH"]) is None:
+        raise InputError(
+            f"expected flower-superlink beside {sys.executable}, found none: pip install 'gdpfed[flower]' there"
+        )
+
+
+def environment(flower_home: Path) -> dict[str, str]:
+    """The environment of every Flower process: nothing is fetched or reported, and our Python comes first."""
+    scripts = str(Path(sys.executable).absolute().parent)
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath),
+        "FLWR_HOME": str(flower_home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _TASK_POLL_SECONDS,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One of Flower's long-lived processes, under a keeper that ends whatever it started."""
+
+    name: str
+    keeper: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.keeper.poll() is None
+
+    def find(self, program: str) -> list[int]:
+        """The processes of this one that run ``program``, for example ``flwr-clientapp``."""
+        found = []
+        for process in keeper.descendants(self.keeper.pid):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+                if any(Path(word.decode(errors="replace")).name == program for word in words[:3]):
+                    found.append(process)
+        return found
+
+    def tell(self) -> None:
+        """Asks it to end; returns at once."""
+        if self.keeper.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.keeper.stdin.close()
+
+    def wait(self) -> None:
+        """Waits until it and all it started have ended."""
+        try:
+            self.keeper.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            for process in [*keeper.descendants(self.keeper.pid), self.keeper.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, 9)
+            self.keeper.wait(_STOP_SECONDS)
+
+    def last_lines(self, count: int = 5) -> str:
+        """The end of its log, for an error message."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+
+
+class Deployment:
+    """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
+
+    def __init__(self, folder: Path) -> None:
+        need_flower()
+        self.folder = folder.absolute()
+        self.logs = self.folder / "logs"
+        self.certificates = self.folder / "certificates"
+        self.flower_home = self.folder / "flower"
+        self.environment = environment(self.flower_home)
+        self.superlink: Kept | None = None
+        self.gate: Kept | None = None
+        self.nodes: dict[str, Kept] = {}
+        for path in (self.folder, self.logs, self.flower_home):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (self.certificates / "server.crt").exists():
+            make_certificates(self.certificates, hosts=[LOOPBACK, "localhost"])
+        self.port, self.gate_port = free_ports(2)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def door(self) -> str:
+        """Where nodes connect to: the gate, if there is one."""
+        return self.address if self.gate is None else f"{LOOPBACK}:{self.gate_port}"
+
+    def start_superlink(self) -> Kept:
+        """Starts the SuperLink (again, with the same database), and waits until it answers."""
+        made = self.certificates
+        command = [
+            "flower-superlink", "--host", LOOPBACK, "--port", str(self.port),
+            "--ssl-ca-certfile", str(made / "ca.crt"), "--ssl-certfile", str(made / "server.crt"),
+            "--ssl-keyfile", str(made / "server.key"), "--enable-supernode-auth",
+            "--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation",
+        ]  # fmt: skip
+        self._write_connection()
+        self.superlink = self._start("superlink", command)
+        self._await_port(self.superlink, self.port)
+        return self.superlink
+
+    def start_gate(self) -> Kept:
+        """Starts a gate before the SuperLink; nodes that are started later come through it."""
+        serve = "import sys; from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
+        serve += "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3])"
+        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address]
+        self.gate = self._start("gate", [sys.executable, "-c", serve, *words])
+        self._await_port(self.gate, self.gate_port)
+        return self.gate
+
+    def register(self, public_keys: list[Path]) -> list[int]:
+        """Registers the nodes' public keys; returns their node ids."""
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            answers = list(pool.map(lambda key: self.flwr("supernode", "register", str(key), _CONNECTION), public_keys))
+        return [int(answer["node-id"]) for answer in answers]
+
+    def start_node(self, name: str, *, key: Path, home: Path, settings: str = "") -> Kept:
+        """Starts a SuperNode; its ClientApps are told where its home is."""
+        config = f"gdpfed-home={json.dumps(str(home.absolute()))} {settings}".strip()
+        return self.start_plain_node(name, key=key, config=config)
+
+    def start_plain_node(self, name: str, *, key: Path, config: str) -> Kept:
+        """Starts a SuperNode with this node configuration (TOML pairs, separated by spaces)."""
+        command = [
+            "flower-supernode", "--superlink", self.door, "--root-certificates", str(self.certificates / "ca.crt"),
+            "--auth-supernode-private-key", str(key), "--host", LOOPBACK, "--port", str(free_ports(1)[0]),
+            "--node-config", config,
+        ]  # fmt: skip
+        self.nodes[name] = self._start(name, command)
+        return self.nodes[name]
+
+    def await_connected(self, names: Sequence[str]) -> None:
+        """Waits until these nodes were admitted by the SuperLink, by the word of their logs."""
+        deadline = time.monotonic() + _START_SECONDS
+        waiting = list(names)
+        while waiting := [name for name in waiting if "SuperNode ID:" not in self._said(name)]:
+            for name in waiting:
+                node = self.nodes[name]
+                if not node.is_alive:
+                    raise GdpfedError(f"{name} ended before it was online; see {node.log}: {node.last_lines()}")
+            if time.monotonic() > deadline:
+                raise GdpfedError(f"expected all nodes online, got none of {', '.join(waiting)}: see {self.logs}")
+            time.sleep(0.2)
+
+    def _said(self, name: str) -> str:
+        log = self.nodes[name].log
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def submit(self, app: Path, *, home: Path | None = None, settings: str = "") -> int:
+        """Submits a run of the Flower app in ``app``; returns its run id."""
+        config = settings if home is None else f"gdpfed-home={json.dumps(str(home.absolute()))} {settings}".strip()
+        words = ["run", str(app), _CONNECTION, *(["--run-config", config] if config else [])]
+        return int(self.flwr(*words)["run-id"])
+
+    def status(self, run: int) -> str:
+        """Flower's word for the state of a run, for example ``running`` or ``finished:completed``."""
+        return str(self.flwr("list", _CONNECTION, "--run-id", str(run))["runs"][0]["status"])
+
+    def log_of(self, run: int, *, lines: int = 6) -> str:
+        """The end of what a run's ServerApp printed, for an error message."""
+        done = self._called("log", str(run), _CONNECTION, "--show")
+        return " | ".join(line.strip() for line in done.stdout.splitlines()[-lines:] if line.strip())
+
+    def flwr(self, *words: str) -> dict[str, Any]:
+        """Calls ``flwr`` and returns its JSON answer."""
+        done = self._called(*words, "--format", "json")
+        start = done.stdout.find("{")
+        with contextlib.suppress(json.JSONDecodeError):
+            answer = json.JSONDecoder().raw_decode(done.stdout[start:])[0] if start >= 0 else {}
+            if isinstance(answer, dict) and answer.get("success") and done.returncode == 0:
+                return answer
+        raise GdpfedError(
+            f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
+        )
+
+    def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
+        program = shutil.which("flwr", path=self.environment["PATH"]) or "flwr"
+        try:
+            return subprocess.run(  # noqa: S603 - Flower's own command
+                [program, *words],
+                env=self.environment,
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_SECONDS,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise GdpfedError(
+                f"flwr {' '.join(words[:2])} did not end in {_COMMAND_SECONDS:g} s: is the machine too busy?"
+            ) from None
+
+    def stop(self) -> None:
+        """Takes everything down: the nodes first, so that they can say goodbye to the SuperLink."""
+        for node in self.nodes.values():
+            node.tell()
+        for node in self.nodes.values():
+            node.wait()
+        for last in (self.gate, self.superlink):
+            if last is not None:
+                last.tell()
+                last.wait()
+
+    def processes(self) -> Iterator[Kept]:
+        """All long-lived processes."""
+        for first in (self.superlink, self.gate):
+            if first is not None:
+                yield first
+        yield from self.nodes.values()
+
+    def _start(self, name: str, command: list[str]) -> Kept:
+        program = shutil.which(command[0], path=self.environment["PATH"])
+        if program is None:
+            raise InputError(f"expected {command[0]} on the PATH, found none: pip install 'gdpfed[flower]'")
+        log = self.logs / f"{name}.log"
+        process = subprocess.Popen(  # noqa: S603 - Flower's own commands
+            [sys.executable, "-I", "-S", keeper.__file__, str(log), program, *command[1:]],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches us only, and we take them down in order
+        )
+        return Kept(name=name, keeper=process, log=log)
+
+    def _await_port(self, kept: Kept, port: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
+                return
+            if not kept.is_alive or time.monotonic() > deadline:
+                raise GdpfedError(f"the {kept.name} did not start; see {kept.log}: {kept.last_lines()}")
+            time.sleep(0.1)
+
+    def _write_connection(self) -> None:
+        (self.flower_home / "config.toml").write_text(
+            f"[superlink]\ndefault = {json.dumps(_CONNECTION)}\n\n[superlink.{_CONNECTION}]\n"
+            f"address = {json.dumps(self.address)}\n"
+            f"root-certificates = {json.dumps(str(self.certificates / 'ca.crt'))}\n"
+        )

@@ -1,0 +1,1 @@
+"""The server of a deployment: its release, its transport, its run."""

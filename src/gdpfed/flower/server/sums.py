@@ -1,0 +1,195 @@
+"""One secure sum as a conversation, and several of them in step.
+
+Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a generator: it yields what goes out at a
+stage, takes what came back, and ends with the released sum, or None if it was given up. `together` runs all sums of a
+round side by side: the messages of a stage go out at once, so that a round takes as long as one sum.
+
+A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
+is called before, and whatever happens afterwards there is no other attempt in this round. If it comes to nothing then,
+the noise of an empty cohort is released in its place: nobody outside can tell the two apart.
+
+Guarantees (tests of the same name):
+  a_bad_answer_is_its_senders_loss     garbage, another's name, another round's message, the same one twice.
+  a_group_that_loses_too_many_aborts_alone   the others go on.
+  charged_before_unmasking             nothing of stage `reveal` is sent before the charge.
+  what_is_lost_is_released_as_noise    a sum that was charged and came to nothing is as that of an empty cohort.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdpfed.errors import GdpfedError, InputError
+from gdpfed.flower.shared.wire import pack, unpack
+from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.secure import messages
+from gdpfed.secure.encoding import PlannedSum
+from gdpfed.secure.randomness import Randomness
+from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
+from gdpfed.secure.session import Session
+
+__all__ = ["Exchange", "Outgoing", "Result", "SumConversation", "together"]
+
+Total = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outgoing:
+    """What goes to each client at a stage, and what takes each answer as it comes: inputs are added up, not kept."""
+
+    stage: str
+    packets: Mapping[int, bytes]
+    receive: Callable[[int, bytes], None]
+
+
+# What came back, as it comes: a client's number and its packet. Who does not answer in time is not in it.
+Exchange = Callable[[str, Mapping[int, bytes]], Iterable[tuple[int, bytes]]]
+Steps = Generator[Outgoing, None, "Result"]
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """``total`` is what may be seen, the server's noise included; None if nothing was charged, and the sum may be
+    tried again.
+
+    ``given_up``: it is noise alone. Only the operator may know.
+    """
+
+    total: Total | None
+    given_up: bool
+    vanished: int
+
+
+class SumConversation:
+    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable."""
+
+    def __init__(
+        self,
+        *,
+        planned: PlannedSum,
+        session: Session,
+        server: SecureServer,
+        invited: Sequence[int],
+        model: bytes,
+        keys: Callable[[int], bytes],
+        charge: Callable[[], None],
+        standing: Callable[[int, bytes], None],
+        randomness: Randomness,
+        log: Log,
+    ) -> None:
+        self._planned, self._session, self._server = planned, session, server
+        self._invited, self._model = list(invited), model
+        self._keys, self._charge, self._standing = keys, charge, standing
+        self._randomness, self._log = randomness, log
+        self.is_charged = False
+        self._vanished = 0
+
+    def steps(self) -> Steps:
+        """The conversation."""
+        try:
+            total = yield from self._total()
+        except (AbortedError, ExhaustedError) as error:
+            self._log(f"round {self._session.round_number}, sum {self._session.place}: {error}")
+            noise = empty_sum(self._planned, randomness=self._randomness) if self.is_charged else None
+            return Result(total=noise, given_up=self.is_charged, vanished=self._vanished)
+        return Result(total=total, given_up=False, vanished=self._vanished)
+
+    def _total(self) -> Generator[Outgoing, None, Total]:
+        server, digest = self._server, self._session.digest()
+        present: list[int] = []
+        if self._invited:
+            packets = {client: self._keys(client) for client in self._invited}
+            present = yield from self._asked("keys", packets, messages.Advertisement.decode, self._advertised)
+        self._vanished = len(self._invited) - len(present)
+        if not present:
+            self._charge_now()
+            return empty_sum(self._planned, randomness=self._randomness)
+
+        packet = pack("shares", digest, server.roster())
+        yield from self._asked_all("shares", present, packet, messages.SealedShares.decode, server.receive_shares)
+
+        deliveries = server.deliveries()
+        packets = {client: pack("input", digest, delivery, self._model) for client, delivery in deliveries.items()}
+        arrived = yield from self._asked("input", packets, self._decode_input, server.receive_input)
+        self._vanished = len(self._invited) - len(arrived)
+
+        packets = {client: pack("agree", digest, survivors) for client, survivors in server.survivors().items()}
+        yield from self._asked("agree", packets, messages.Agreement.decode, server.receive_agreement)
+
+        packet = pack("reveal", digest, server.agreements())
+        self._charge_now()
+        yield from self._asked_all("reveal", arrived, packet, messages.Shares.decode, server.receive_revealed)
+        return server.total() + server.top_up(self._planned, randomness=self._randomness)
+
+    def _charge_now(self) -> None:
+        self._charge()
+        self.is_charged = True
+
+    def _decode_input(self, content: bytes) -> messages.MaskedInput:
+        return messages.MaskedInput.decode(content, num_params=self._session.num_params)
+
+    def _advertised(self, content: bytes) -> None:
+        self._server.receive_advertisement(content)
+
+    def _asked_all(
+        self,
+        stage: str,
+        clients: Iterable[int],
+        packet: bytes,
+        decode: Callable[[bytes], Any],
+        receive: Callable[[bytes], None],
+    ) -> Generator[Outgoing, None, list[int]]:
+        return (yield from self._asked(stage, dict.fromkeys(clients, packet), decode, receive))
+
+    def _asked(
+        self,
+        stage: str,
+        packets: Mapping[int, bytes],
+        decode: Callable[[bytes], Any],
+        receive: Callable[[bytes], None],
+    ) -> Generator[Outgoing, None, list[int]]:
+        """Who gave an answer that can be used; the others are lost, each for itself."""
+        present: list[int] = []
+
+        def take(sender: int, packet: bytes) -> None:
+            try:
+                parts = unpack(packet, stage=stage, num_parts=2 if stage == "keys" else 1)
+                # Only advertisements and agreements are signed: the connection says who sends.
+                if decode(parts[0]).client != sender:
+                    raise InputError("expected a message in the sender's own name, got another's")
+                receive(parts[0])
+            except GdpfedError as error:
+                self._log(f"round {self._session.round_number}, {stage}: an answer was not used: {error}")
+                return
+            present.append(sender)
+            if stage == "keys":
+                self._standing(sender, parts[1])
+
+        yield Outgoing(stage=stage, packets=packets, receive=take)
+        return sorted(present)
+
+
+def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Result]]:
+    """Runs the sums side by side; yields each one's place and result when it ends."""
+    running = {place: conversation.steps() for place, conversation in conversations.items()}
+    while running:
+        waiting: dict[int, Outgoing] = {}
+        for place, steps in list(running.items()):
+            try:
+                waiting[place] = next(steps)
+            except StopIteration as ended:
+                del running[place]
+                yield place, ended.value
+        if not waiting:
+            return
+        # All sums that wait are at the same stage.
+        (stage,) = {outgoing.stage for outgoing in waiting.values()}
+        receivers = {client: outgoing.receive for outgoing in waiting.values() for client in outgoing.packets}
+        packets = {client: packet for outgoing in waiting.values() for client, packet in outgoing.packets.items()}
+        for sender, packet in exchange(stage, packets):
+            if sender in receivers:
+                receivers[sender](sender, packet)

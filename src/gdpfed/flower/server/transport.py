@@ -1,0 +1,202 @@
+"""Packets over Flower's Grid: which node is which client, push, poll, and give up in time.
+
+Place: between `deployment` and Flower. A node is bound to a client by a signature of the client's identity over a fresh
+nonce and the node's own number; whoever cannot sign is not bound and gets nothing. Answers count only from the node
+that was asked, and only until their stage's time is over. `send_and_receive` is not used: it sleeps three seconds.
+
+Guarantees (tests of the same name):
+  an_unregistered_identity_is_not_bound   with a line in the server's log; the others are not affected.
+  a_late_answer_is_a_dropout              it is never pulled.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from gdpfed.errors import GdpfedError, InputError, MissingExtraError
+from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.events import Events, no_events
+from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
+
+try:
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.serverapp import Grid
+except ModuleNotFoundError:
+    raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
+
+__all__ = ["GridTransport", "message_type", "packet_in", "record_of"]
+
+_RECORD, _PACKET = "gdpfed", "packet"
+_LARGEST_TTL = 43200.0
+
+
+def message_type(stage: str) -> str:
+    """How Flower routes a stage."""
+    return f"query.{stage}" if stage == "announce" else f"train.{stage}"
+
+
+def record_of(packet: bytes) -> RecordDict:
+    """A packet as Flower carries it."""
+    return RecordDict({_RECORD: ConfigRecord({_PACKET: packet})})
+
+
+def packet_in(message: Message) -> bytes:
+    """The packet of a message; an InputError if it has none."""
+    if not message.has_content() or _RECORD not in message.content.config_records:
+        raise InputError("expected a message with a packet, got another")
+    packet = message.content.config_records[_RECORD].get(_PACKET)
+    if not isinstance(packet, bytes):
+        raise InputError("expected a message with a packet, got another")
+    return packet
+
+
+class GridTransport:
+    """``take_standing`` gets each node's signed standing, and says what it accepted."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        enrolment: Enrolment,
+        settings: DeploymentSettings,
+        take_standing: Callable[[int, bytes, bytes], Standing | None],
+        log: Callable[[str], None],
+        events: Events = no_events,
+    ) -> None:
+        self._events = events
+        self._grid, self._enrolment, self._settings = grid, enrolment, settings
+        self._take_standing, self._log = take_standing, log
+        self._text = enrolment.as_json().encode()
+        self._nodes: dict[int, int] = {}
+        # When each node was last asked who it is.
+        self._asked: dict[int, float] = {}
+        self._online: set[int] = set()
+        self._is_first = True
+
+    @property
+    def num_bound(self) -> int:
+        """Clients whose node is known."""
+        return len(self._nodes)
+
+    def refresh(self) -> None:
+        """Asks nodes that came who they are; waits for all before the first round, for enough before the others."""
+        deadline = time.monotonic() + self._settings.start_seconds
+        enrolled = len(self._enrolment.clients)
+        fewest = math.ceil(self._settings.min_online * enrolled)
+        wanted, self._is_first = enrolled if self._is_first else fewest, False
+        while True:
+            self._online = set(self._grid.get_node_ids())
+            new = self._unknown()
+            if new:
+                self._announce(new)
+            present = sum(node in self._online for node in self._nodes.values())
+            if present >= wanted:
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(self._settings.poll_seconds)
+        if present < fewest:
+            raise InputError(
+                f"expected {fewest} of {enrolled} enrolled nodes online (min_online), got {present}: the run stops; "
+                f"start it again when they are back"
+            )
+
+    def _unknown(self) -> list[int]:
+        """Nodes to ask: those that came, those that went and came back, and after a while those that did not say."""
+        now, bound = time.monotonic(), set(self._nodes.values())
+        self._asked = {node: when for node, when in self._asked.items() if node in self._online}
+        long_ago = now - self._settings.announce_seconds
+        return sorted(
+            node
+            for node in self._online
+            if node not in self._asked or (node not in bound and self._asked[node] < long_ago)
+        )
+
+    def _announce(self, nodes: list[int]) -> None:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        packet = pack("announce", nonce, self._text)
+        self._asked |= dict.fromkeys(nodes, time.monotonic())
+        for node, content in self._sent("announce", dict.fromkeys(nodes, packet)):
+            try:
+                (encoded,) = unpack(content, stage="announce", num_parts=1)
+                self._bind(node, encoded, nonce)
+            except GdpfedError as error:
+                self._log(f"node {node} is not bound to a client: {error}")
+
+    def _bind(self, node: int, encoded: bytes, nonce: bytes) -> None:
+        claimed = Standing.decode(encoded)
+        made = self._take_standing(claimed.client, encoded, nonce)
+        if made is None:
+            raise InputError("expected a signature of an enrolled client, got another: its key is not enrolled")
+        if made.node != node:
+            raise InputError("expected a signature for this node, got one for another")
+        bound = self._nodes.get(made.client)
+        name = self._enrolment.clients[made.client].name
+        if bound is not None and bound != node and bound in self._online:
+            raise InputError(f"client {name!r} is at another node already: is its home in use twice?")
+        self._nodes[made.client] = node
+
+    def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
+        """Sends to the clients that are online; yields what comes back in time."""
+        if stage == "keys":
+            self._online = set(self._grid.get_node_ids())
+        clients = {self._nodes[client]: client for client in packets if self._nodes.get(client) in self._online}
+        names = {client: self._enrolment.clients[client].name for client in packets}
+        self._events("stage", stage=stage, asked=list(names.values()))
+        for node, packet in self._sent(stage, {node: packets[client] for node, client in clients.items()}):
+            client = clients[node]
+            self._events("answered" if packet else "refused", stage=stage, client=names.pop(client))
+            yield client, packet
+        for name in names.values():
+            self._events("dropped", stage=stage, client=name)
+
+    def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
+        seconds = self._settings.seconds(stage)
+        # Equal packets share their record: it is hashed and sent once.
+        records: dict[int, RecordDict] = {}
+        outgoing = [
+            Message(
+                content=records.setdefault(id(packet), record_of(packet)),
+                dst_node_id=node,
+                message_type=message_type(stage),
+                ttl=min(seconds, _LARGEST_TTL),
+            )
+            for node, packet in packets.items()
+        ]
+        numbers = self._pushed(outgoing) if outgoing else []
+        # A message that could not be pushed has no number: its node is lost.
+        waiting = {number: node for number, node in zip(numbers, packets, strict=True) if number}
+        deadline = time.monotonic() + seconds
+        while waiting:
+            for reply in self._pulled(list(waiting)):
+                node = waiting.get(reply.metadata.reply_to_message_id)
+                if node is None or reply.metadata.src_node_id != node:
+                    continue
+                del waiting[reply.metadata.reply_to_message_id]
+                if reply.has_error():
+                    self._log(f"{stage}: no answer from a node (code {reply.error.code})")
+                    continue
+                try:
+                    packet = packet_in(reply)
+                except InputError as error:
+                    self._log(f"{stage}: an answer was not used: {error}")
+                    continue
+                yield node, packet
+            if not waiting or time.monotonic() >= deadline:
+                break
+            time.sleep(self._settings.poll_seconds)
+        if waiting:
+            self._log(f"{stage}: {len(waiting)} of {len(packets)} nodes did not answer in {seconds:g} s")
+
+    def _pushed(self, outgoing: list[Message]) -> list[str]:
+        made = list(self._grid.push_messages(outgoing))
+        if len(made) != len(outgoing):
+            raise InputError(
+                f"expected the SuperLink to take {len(outgoing)} messages, got {len(made)}: is the model too large?"
+            )
+        return made
+
+    def _pulled(self, waiting: list[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(waiting)

@@ -1,0 +1,1 @@
+"""What server and nodes of a deployment share: homes, enrolment, terms, packets."""

@@ -1,0 +1,1 @@
+"""The report on runs: load -> contents -> findings, tables, figures -> page, text, pictures."""

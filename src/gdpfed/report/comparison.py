@@ -1,0 +1,107 @@
+"""Runs as tables: final accuracies by method, mean and spread over seeds.
+
+Place: run folders -> results.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpfed.errors import InputError
+from gdpfed.report.paper import paper_tables
+from gdpfed.runs.folder import RunFolder, open_run
+
+__all__ = ["Curve", "MethodResult", "curves", "find_runs", "method_results"]
+
+_PAPER_NAMES = {"fedavg": "p-fedavg"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Accuracy against rounds, of one run; ``weights`` is empty for the method's own."""
+
+    title: str
+    method: str
+    weights: str
+    seed: int
+    rounds: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    epsilons: tuple[float | None, ...]
+    num_rounds: int
+    is_finished: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodResult:
+    """Final accuracies of one method on one task, over seeds."""
+
+    title: str
+    method: str
+    weights: str
+    accuracies: tuple[float, ...]
+    paper: float | None
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def std(self) -> float | None:
+        """Over seeds; None for one."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+
+def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """The runs in these folders, or one level below them."""
+    found = []
+    for path in paths:
+        folders = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
+        if not folders:
+            raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
+        found += [open_run(folder) for folder in folders]
+    return found
+
+
+def curves(runs: Sequence[RunFolder]) -> list[Curve]:
+    """What was recorded so far."""
+    made = []
+    for run in runs:
+        records = run.records()
+        made.append(
+            Curve(
+                title=run.task.title,
+                method=run.plan.method,
+                weights=run.task.settings.weights or "",
+                seed=run.seed,
+                rounds=tuple(record["round"] for record in records),
+                accuracies=tuple(record["accuracy"] for record in records),
+                epsilons=tuple(records[-1]["epsilons"]) if records else (),
+                num_rounds=run.plan.num_rounds,
+                is_finished=run.is_finished,
+            )
+        )
+    return made
+
+
+def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
+    """Finished runs, by task and method; the paper's accuracy where it has the task at this name."""
+    grouped: dict[tuple[str, str, str], list[float]] = {}
+    for curve in drawn:
+        if curve.is_finished:
+            grouped.setdefault((curve.title, curve.method, curve.weights), []).append(curve.accuracies[-1])
+    names = {"FMNIST": "fmnist", "SVHN": "svhn", "CIFAR-10": "cifar10", "Shakespeare": "shakespeare"}
+    results = []
+    for (title, method, weights), accuracies in grouped.items():
+        printed = paper_tables()["main_accuracy"].get(_PAPER_NAMES.get(method, method), {}).get(names.get(title, ""))
+        results.append(
+            MethodResult(
+                title=title,
+                method=method,
+                weights=weights,
+                accuracies=tuple(accuracies),
+                paper=None if printed is None else float(printed["mean"]),
+            )
+        )
+    return results

@@ -1,0 +1,205 @@
+"""Sentences that a report computes: what was found, never what was hoped for.
+
+Place: `ReportData` -> sentences for page and text. Two methods are told apart by their seeds: every seed of one above
+every seed of the other, or they overlap. With three seeds each, chance alone does that once in twenty times.
+
+Guarantees (tests of the same name):
+  findings_follow_the_numbers   overlap, order and sign are those of the accuracies.
+"""
+
+import math
+from collections.abc import Sequence
+
+from scipy import special
+
+from gdpfed.planning.plan import Group
+from gdpfed.privacy.rounding import promise, rounded_up
+from gdpfed.report.contents import Method, ReportData
+
+__all__ = [
+    "accuracy",
+    "clipping",
+    "cohort_range",
+    "comparison",
+    "convergence",
+    "findings",
+    "headline",
+    "participation",
+    "rates",
+    "server",
+    "spending",
+    "waste",
+]
+
+
+def accuracy(method: Method) -> str:
+    """Mean and spread: 76.20 ± 0.78."""
+    return f"{method.mean:.2f}" if method.std is None else f"{method.mean:.2f} ± {method.std:.2f}"
+
+
+def headline(data: ReportData) -> str:
+    """The report in one sentence."""
+    best = data.headline
+    reaches = f"{best.label} reaches {best.mean:.1f} % test accuracy"
+    if not best.is_finished:
+        done = max(run.rounds_done for run in best.runs)
+        return f"{reaches} after {done} of {best.plan.num_rounds} rounds, unfinished"
+    if not best.plan.is_private:
+        return f"{reaches}, and promises no privacy"
+    if all(cost.keeps_promise for cost in best.costs):
+        kept = "every group's promise" if len(best.costs) > 1 else "its promise"
+        return f"{reaches} and keeps {kept}"
+    return f"{reaches} and breaks a promise"
+
+
+def comparison(one: Method, other: Method) -> str:
+    """How far apart two methods end, and whether their seeds agree on it."""
+    difference = one.mean - other.mean
+    side = "above" if difference >= 0 else "below"
+    upper, lower = (one, other) if difference >= 0 else (other, one)
+    ends = f"{one.label} ends {abs(difference):.1f} points {side} {other.label}"
+    if min(len(one.accuracies), len(other.accuracies)) < 2:
+        return f"{ends}; with one seed there is no spread to judge that by."
+    if min(upper.accuracies) > max(lower.accuracies):
+        return f"{ends}; every seed of {upper.label} is above every seed of {lower.label}."
+    return f"{ends}; their seeds overlap."
+
+
+def findings(data: ReportData) -> list[str]:
+    """What stands below the headline: the most accurate method against those that matter."""
+    best = data.headline
+    found = []
+    open_methods = [method for method in data.methods if not method.plan.is_private and method is not best]
+    if open_methods:
+        free = max(open_methods, key=lambda method: method.mean)
+        found.append(
+            f"{free.label}, which promises no privacy, ends at {free.mean:.1f} %: "
+            f"{abs(free.mean - best.mean):.1f} points {'above' if free.mean >= best.mean else 'below'} {best.label}."
+        )
+    private = [method for method in data.methods if method.plan.is_private and method is not best]
+    strict = [method for method in private if method.plan.method == "dp-fedavg"]
+    rivals = [method for method in private if method not in strict[:1]]
+    found += [comparison(best, method) for method in [*rivals[:1], *strict[:1]]]
+    return found
+
+
+def convergence(data: ReportData) -> str:
+    """How soon the most accurate private method has what the next important one ends with."""
+    best = data.headline
+    private = [method for method in data.methods if method.plan.is_private and method is not best]
+    others = [method for method in private if method.plan.method == "dp-fedavg"] or private or list(data.methods)
+    other = others[0]
+    if other is best:
+        return f"{best.label} ends at {accuracy(best)} %."
+    for number in best.rounds:
+        values = best.accuracies_at(number)
+        if sum(values) / len(values) >= other.mean and number < other.rounds[-1]:
+            return (
+                f"By round {number}, {best.label} has the {other.mean:.1f} % that {other.label} has after "
+                f"{other.rounds[-1]}."
+            )
+    return comparison(best, other)
+
+
+def server(method: Method) -> str:
+    """The group that the server learns most of."""
+    costs = [cost for cost in method.costs if cost.group.is_private]
+    if not costs:
+        return f"{method.label} promises nothing, against nobody."
+    worst = max(costs, key=lambda cost: cost.server.epsilon_p99)
+    return (
+        f"Against the server, 99 in 100 clients of {worst.group.name} stay within epsilon "
+        f"{rounded_up(worst.server.epsilon_p99, 2)}; one that takes part as often as it can reaches "
+        f"{rounded_up(worst.server.epsilon_max, 2)}."
+    )
+
+
+def waste(methods: Sequence[Method]) -> str:
+    """Budget that grouping leaves unused."""
+    private = [method for method in methods if method.plan.is_private]
+    if not private:
+        return "No method promises privacy: there is no budget to waste."
+    most = max(private, key=lambda method: method.plan.mean_waste)
+    if most.plan.mean_waste == 0:
+        return "No client's budget is left unused by grouping."
+    none = [method for method in private if method.plan.mean_waste == 0]
+    rest = f"; {len(none)} of {len(private)} methods leave nothing unused" if none else ""
+    return (
+        f"{most.label} leaves on average epsilon {most.plan.mean_waste:.2f} of each client's budget unused, "
+        f"because a group promises what its strictest member asks for{rest}."
+    )
+
+
+def rates(method: Method) -> str:
+    """How unevenly a method asks its groups to take part, and how far their noise differs."""
+    groups = method.plan.groups
+    if not method.plan.is_private or len(groups) == 1:
+        return f"{method.label} treats all clients alike."
+    often = max(groups, key=lambda group: group.sampling_rate)
+    seldom = min(groups, key=lambda group: group.sampling_rate)
+    noise = [group.noise_multiplier for group in groups]
+    if often.sampling_rate == seldom.sampling_rate:
+        first = f"In {method.label}, all groups take part equally often"
+    else:
+        ratio = often.sampling_rate / seldom.sampling_rate
+        first = f"In {method.label}, clients of {often.name} take part {ratio:.1f} times as often as in {seldom.name}"
+    return f"{first}; noise multipliers go from {min(noise):.2f} to {max(noise):.2f}."
+
+
+def spending(method: Method) -> str:
+    """How much of the budgets the first half of the rounds took."""
+    run = method.counted[0]
+    half = [record for record in run.records if 2 * record.round_number <= method.plan.num_rounds]
+    if not method.plan.is_private or not half:
+        return ""
+    at = half[-1]
+    parts = [
+        f"{rounded_up(100 * epsilon / group.epsilon, 0)} % ({group.name})"
+        for epsilon, group in zip(at.epsilons, method.plan.groups, strict=True)
+    ]
+    return (
+        f"After round {at.round_number} of {method.plan.num_rounds}, the released models had spent {', '.join(parts)}."
+    )
+
+
+def cohort_range(group: Group) -> tuple[int, int]:
+    """The cohort sizes that Poisson sampling gives in at least 95 of 100 rounds: a binomial count's middle."""
+    clients, rate = group.num_clients, group.sampling_rate
+    spread = math.sqrt(clients * rate * (1 - rate))
+    low = max(0, int(group.expected_cohort - 6 * spread - 6))
+    while special.bdtr(low, clients, rate) < 0.025:
+        low += 1
+    high = low
+    while high < clients and special.bdtr(high, clients, rate) < 0.975:
+        high += 1
+    return low, high
+
+
+def participation(method: Method) -> str:
+    """Whether the cohorts are as large as planned."""
+    inside = total = 0
+    for place, group in enumerate(method.plan.groups):
+        low, high = cohort_range(group)
+        sizes = [record.cohort[place] for run in method.runs for record in run.records]
+        inside += sum(low <= size <= high for size in sizes)
+        total += len(sizes)
+    return (
+        f"{inside} of {total} recorded cohorts of {method.label} ({100 * inside / total:.0f} %) are where Poisson "
+        f"sampling at the planned rates puts at least 95 %."
+    )
+
+
+def clipping(methods: Sequence[Method]) -> str:
+    """How often the clip norm mattered, in the recorded rounds."""
+    private = [method for method in methods if method.plan.is_private]
+    dropped = sum(record.dropped for method in methods for run in method.runs for record in run.records)
+    lost = f" {dropped} updates were not finite, and counted as zero." if dropped else ""
+    if not private:
+        return "Nothing is clipped without privacy." + lost
+    most = max(private, key=lambda method: method.clipped_share)
+    if most.clipped_share == 0:
+        return "No update of the recorded rounds was longer than the clip norm." + lost
+    return (
+        f"{most.label} clipped most: {100 * most.clipped_share:.2f} % of the updates of its recorded rounds "
+        f"(clip norm {promise(most.plan.clip_norm)})." + lost
+    )

@@ -1,1 +1,0 @@
-"""The paper beside ours: tables and pictures."""

@@ -1,0 +1,1 @@
+"""How clients are trained: the fast path, and where it runs."""

@@ -1,0 +1,231 @@
+"""What a worker does with its share of a cohort: train blocks of clients, many clients at once.
+
+Place: below the cohort trainer, which cuts cohorts into blocks and hands them out. The same object serves in this
+process, in a forked one, or in one of another machine, which is why it is made of plain values: a model, the clients'
+examples, how they train, and the device to train on.
+
+Local training: `local_steps` steps of SGD from the global model on batches of the client's own examples, drawn without
+replacement until all were seen; a client with no more examples than a batch uses all of them in every step.
+
+Guarantees (tests of the same name):
+  same_as_plain_training            each update equals that of a plain PyTorch loop over the client's batches.
+  clients_see_only_their_own        no other client's examples, however broken, change an update.
+  everything_is_on_the_device       no step of the training leaves the device it was asked for.
+"""
+
+import copy
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gdpfed import streams
+from gdpfed.errors import InputError
+from gdpfed.training.clients.batched import batched_model
+
+__all__ = ["BlockTrainer", "Chunk", "ClientData", "LocalTraining", "flat_parameters", "local_batches"]
+
+# Blocks of clients, the seed, the round.
+Chunk = tuple[list[NDArray[np.int64]], int, int]
+
+# What a block may take on the CPU, and elsewhere, where a few large blocks are what makes it fast.
+_BLOCK_BYTES = 256 * 2**20
+_DEVICE_BLOCK_BYTES = 2**31
+_DEVICE_BLOCK_CLIENTS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains."""
+
+    learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    local_steps: int = 5
+    batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "learning_rate_decay"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"expected a finite {name} > 0, got {name}={getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
+        for name in ("local_steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+
+    def rate(self, round_number: int) -> float:
+        """The learning rate of a round."""
+        return self.learning_rate * self.learning_rate_decay**round_number
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientData:
+    """All training examples, and which of them each client has."""
+
+    inputs: Tensor
+    labels: Tensor
+    members: Sequence[NDArray[np.int64]]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise InputError(f"expected a label for each of {len(self.inputs)} examples, got {len(self.labels)}")
+        for client, indices in enumerate(self.members):
+            if not len(indices):
+                raise InputError(f"expected examples for every client, got none for client {client}: leave it out")
+            if indices.min() < 0 or indices.max() >= len(self.labels):
+                raise InputError(
+                    f"expected example numbers from 0 to {len(self.labels) - 1}, got {indices.min()} to "
+                    f"{indices.max()} for client {client}"
+                )
+        if len(self.labels) and int(self.labels.min()) < 0:
+            raise InputError(f"expected labels from 0 up, got {int(self.labels.min())}")
+
+    @property
+    def most_examples(self) -> int:
+        """Of the client that has the most."""
+        return max(len(indices) for indices in self.members)
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """The model's parameters as one vector (float32, a copy)."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).float()
+
+
+def local_batches(
+    examples: NDArray[np.int64], local: LocalTraining, *, seed: int, round_number: int, client: int
+) -> NDArray[np.int64]:
+    """The example numbers of each step: (steps, min(batch size, examples)), by shuffled passes over all of them."""
+    size = min(local.batch_size, len(examples))
+    if size == len(examples):
+        return np.broadcast_to(examples, (local.local_steps, size))
+    generator = streams.generator(seed, "batches", round_number=round_number, client=client)
+    needed = local.local_steps * size
+    passes = [generator.permutation(examples) for _ in range(-(-needed // len(examples)))]
+    return np.concatenate(passes)[:needed].reshape(local.local_steps, size)
+
+
+def _check_model(model: nn.Module, data: ClientData) -> None:
+    """Raises InputError for what would otherwise fail in the middle of a round, or train what should stay."""
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"expected a model of which everything is trained, got {frozen[0]!r} with requires_grad=False: compute "
+            f"what the fixed part gives beforehand, and train the rest on that"
+        )
+    with torch.no_grad():
+        logits = copy.deepcopy(model).eval()(data.inputs[:1])
+    if logits.ndim != 2:
+        raise InputError(f"expected a model that returns (batch, classes), got the shape {tuple(logits.shape)}")
+    if int(data.labels.max()) >= logits.shape[1]:
+        raise InputError(
+            f"expected labels below {logits.shape[1]}, the model's number of classes, got {int(data.labels.max())}"
+        )
+
+
+def _same_bits_again() -> None:
+    """On CUDA: full float32 products, and of several algorithms always the same one."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+class BlockTrainer:
+    """Trains blocks of one model's clients."""
+
+    def __init__(self, model: nn.Module, data: ClientData, local: LocalTraining, *, device: str = "cpu") -> None:
+        _check_model(model, data)
+        self.model = model
+        self.data = data
+        self.local = local
+        self._device = torch.device(device)
+        self._shapes = [parameter.shape for parameter in model.parameters()]
+        self._sizes = [parameter.numel() for parameter in model.parameters()]
+        if self._device.type == "cuda":
+            _same_bits_again()
+        self._batched = batched_model(copy.deepcopy(model).to(self._device))
+        self._inputs, self._labels = data.inputs.to(self._device), data.labels.to(self._device)
+        # One width for all, so that a client's numbers do not depend on who shares its block.
+        self._width = min(local.batch_size, data.most_examples)
+        # No client has more examples than a batch: every step uses the same.
+        self.is_fixed = data.most_examples <= local.batch_size
+
+    @property
+    def num_params(self) -> int:
+        """The length of an update."""
+        return sum(self._sizes)
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """How many of them each parameter tensor has."""
+        return list(self._sizes)
+
+    def largest_block(self, device: str) -> int:
+        """By model, data and kind of device alone: who shares a block may change the last bits of an update."""
+        on_cpu = device == "cpu"
+        clients = self._batched.block_clients if on_cpu else _DEVICE_BLOCK_CLIENTS
+        memory = _BLOCK_BYTES if on_cpu else _DEVICE_BLOCK_BYTES
+        activations = 40 * self._width * int(np.prod(self.data.inputs.shape[1:]))
+        return max(1, min(clients, memory // (4 * (6 * self.num_params + activations))))
+
+    def __call__(self, parameters: Tensor, chunk: Chunk) -> Tensor:
+        """The updates of all clients of a chunk: (clients, params) float64, on the CPU."""
+        blocks, seed, round_number = chunk
+        start = parameters.to(self._device)
+        trained = [self._train(start, block, seed, round_number).cpu() for block in blocks]
+        return trained[0] if len(trained) == 1 else torch.cat(trained)
+
+    def _train(self, parameters: Tensor, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor:
+        count = len(clients)
+        start = [
+            part.view(1, *shape).expand(count, *shape)
+            for part, shape in zip(torch.split(parameters, self._sizes), self._shapes, strict=True)
+        ]
+        trained = [part.clone() for part in start]
+        momenta: list[Tensor] | None = None
+        indices, weights = self._batches(clients, seed, round_number)
+        rate, momentum = self.local.rate(round_number), self.local.momentum
+        inputs, labels = self._gather(indices[:, 0])
+        prepared = self._batched.prepare(inputs)
+        for step in range(self.local.local_steps):
+            if step and not self.is_fixed:
+                inputs, labels = self._gather(indices[:, step])
+                prepared = self._batched.prepare(inputs)
+            gradients = self._batched.gradients(trained, prepared, labels, weights)
+            if momentum:
+                momenta = (
+                    [gradient.clone() for gradient in gradients]
+                    if momenta is None
+                    else [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
+                )
+            for parameter, gradient in zip(trained, momenta or gradients, strict=True):
+                parameter.sub_(gradient, alpha=rate)
+        moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
+        return torch.cat(moved, dim=1)
+
+    def _batches(self, clients: NDArray[np.int64], seed: int, round_number: int) -> tuple[NDArray[np.int64], Tensor]:
+        """Example numbers (clients, steps, width), and each example's weight in its client's mean.
+
+        Short batches are padded with the client's own first example at weight 0: another's, if it were not finite,
+        would reach this client's gradient, since 0 times NaN is NaN.
+        """
+        indices = np.zeros((len(clients), self.local.local_steps, self._width), dtype=np.int64)
+        weights = np.zeros((len(clients), self._width), dtype=np.float32)
+        for row, client in enumerate(clients):
+            chosen = local_batches(
+                self.data.members[client], self.local, seed=seed, round_number=round_number, client=int(client)
+            )
+            indices[row] = chosen[:, :1]
+            indices[row, :, : chosen.shape[1]] = chosen
+            weights[row, : chosen.shape[1]] = 1 / chosen.shape[1]
+        return indices, torch.from_numpy(weights).to(self._device)
+
+    def _gather(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        wanted = torch.from_numpy(np.ascontiguousarray(indices)).to(self._device)
+        return self._inputs[wanted], self._labels[wanted]

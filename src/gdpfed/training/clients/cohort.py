@@ -1,0 +1,95 @@
+"""Train a whole cohort: many clients at once, on all cores, or on a cluster.
+
+Place: between the sample and the mechanism. `CohortTrainer.updates` yields every sampled client's update in the
+clients' order. Clients are trained in blocks (`blocks.py`: stacked parameters, one pass for all), blocks by workers
+(`engines.py` says whose), each with one thread inside PyTorch: nested threading has cost ten times.
+
+Which clients share a block follows from the cohort, the model, the data and the kind of device alone, never from the
+workers: the library's matrix products take other paths for other numbers and alignments of matrices, and would differ
+in the last bit. A chunk is what a worker takes at a time: one or more whole blocks.
+
+Guarantees (tests of the same name):
+  chunks_and_workers_change_nothing    the same bytes for every chunk size and number of workers.
+  memory_follows_the_cohort            not the number of clients.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gdpfed.errors import InputError
+from gdpfed.training.clients.blocks import Chunk, ClientData, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.engines import Engine
+
+__all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
+
+T = TypeVar("T")
+
+# The number of blocks is a multiple of this, and their sizes differ by one at most: two or four workers end together.
+_EVEN = 4
+
+
+class CohortTrainer:
+    """Trains cohorts of one model on one set of clients."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: ClientData,
+        local: LocalTraining,
+        *,
+        num_workers: int | None,
+        chunk_clients: int | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        if num_workers is not None and num_workers < 1:
+            raise InputError(f"expected num_workers >= 1, got num_workers={num_workers}")
+        if chunk_clients is not None and chunk_clients < 1:
+            raise InputError(f"expected chunk_clients >= 1, got chunk_clients={chunk_clients}")
+        team = (engine or Engine()).start(model, data, local, num_workers=num_workers, chunk_clients=chunk_clients)
+        self.device = team.device
+        self._trainer = team.trainer
+        self._workers = team.workers
+        self._most_clients = team.most_clients
+        self._blocks_at_once = team.blocks_at_once
+        # Evaluation is this machine's, whoever trains.
+        self._pool = ThreadPoolExecutor(team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
+
+    @property
+    def num_params(self) -> int:
+        """The length of an update."""
+        return self._trainer.num_params
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """How many of them each parameter tensor has."""
+        return self._trainer.layer_sizes
+
+    def _blocks(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        count = min(len(order), _EVEN * -(-len(order) // (_EVEN * self._most_clients)))
+        return np.array_split(order, count) if count else []
+
+    def updates(
+        self, parameters: Tensor, clients: Sequence[int] | NDArray[np.int64], *, seed: int, round_number: int
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yields (clients, updates (clients, params) float64), block by block, in the order of ``clients``."""
+        blocks = self._blocks(np.asarray(clients, dtype=np.int64))
+        at_once = self._blocks_at_once(len(blocks))
+        parts = [blocks[at : at + at_once] for at in range(0, len(blocks), at_once)]
+        chunks: list[Chunk] = [(part, seed, round_number) for part in parts]
+        for part, moved in zip(parts, self._workers.run(parameters, chunks), strict=True):
+            yield from zip(part, torch.split(moved, [len(block) for block in part]), strict=True)
+
+    def map(self, function: Callable[[int], T], values: Iterable[int]) -> list[T]:
+        """``function`` of every value, by threads of this process, in order."""
+        return list(self._pool.map(function, values))
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._workers.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,137 @@
+"""The audit as a whole: silent about correct code, loud about every known mistake."""
+
+import dataclasses
+import json
+
+import pytest
+
+from gdpfed.audit import auditor as auditing
+from gdpfed.audit.auditor import audit_plan, group_place
+from gdpfed.audit.controls import CONTROLS
+from gdpfed.audit.integer_release import every_size_complete
+from gdpfed.errors import InputError
+from gdpfed.planning.methods import make_plan
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.budgets import parse_compact
+from tests.audit.plans import fmnist_plan, small_plan
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_correct_code_is_never_flagged(seed: int) -> None:
+    """Three budgets, float sums at 10,000 canaries and integer ones at 2,000; alpha = 1e-3 for each report. A tenth of
+    the clients vanishes, a tenth colludes."""
+    plan = fmnist_plan()
+    for mechanisms, num_canaries in ((("float",), 10_000), (("integer",), 2_000)):
+        report = audit_plan(
+            plan,
+            seed=seed,
+            num_canaries=num_canaries,
+            mechanisms=mechanisms,
+            with_controls=False,
+            with_power=False,
+        )
+        assert not report.contradicted
+        # Lost sums in each group, and one server that lies.
+        assert len(report.rows) == (9 if mechanisms == ("float",) else 13)
+        for row in report.rows:
+            assert row.finding.epsilon_lower <= row.finding.claim
+            assert row.finding.curve_lower <= row.finding.curve_claim
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_control_is_flagged(place: int) -> None:
+    """At budgets 0.5, 1.5 and 3, with 6,000 canaries."""
+    plan = fmnist_plan()
+    assert len(CONTROLS) == 7
+    tolerance = every_size_complete(dropout=0.1, colluders=0.1)
+    sending = auditing._Sending(num_canaries=6_000, seed=1, tolerance=tolerance, alpha=1e-4)
+    for control in CONTROLS:
+        result = auditing._run_control(control, plan, place, sending)
+        assert result.flagged, control.name
+        if control.path is not None or control.believed is not None:
+            assert (result.finding.noise_at_most or 9) < 1
+
+
+def test_what_is_no_mistake_is_no_control() -> None:
+    """Everybody in one round: the cohort is of fixed size, and there is one noise key."""
+    settings = PlanSettings(method="dp-fedavg", num_rounds=1, participation=1.0)
+    plan = make_plan(parse_compact("50@1"), settings)
+    report = audit_plan(plan, seed=1, num_canaries=2_000, mechanisms=("float",), with_power=False)
+    assert len(report.controls) == len(CONTROLS) - 2
+    assert report.is_sighted
+    assert not report.contradicted
+
+
+def test_server_view_exceeds_the_release_epsilon() -> None:
+    """An "epsilon 0.5" release: whoever knows who took part has more than 0.5, and less than the server's epsilon."""
+    plan = fmnist_plan()
+    report = audit_plan(
+        plan, seed=1, num_canaries=10_000, mechanisms=("float",), places=[0], with_controls=False, with_power=False
+    )
+    release, server = (next(row.finding for row in report.rows if row.view == view) for view in ("release", "server"))
+    assert release.epsilon_lower <= plan.groups[0].epsilon == 0.5
+    assert 0.5 < server.epsilon_lower < plan.groups[0].epsilon_server
+    assert 0.5 < server.curve_lower < server.curve_claim < plan.groups[0].epsilon_server
+
+
+def test_report_states_its_power() -> None:
+    plan = small_plan()
+    report = audit_plan(plan, seed=4, num_canaries=1_000, mechanisms=("float",), places=[2], with_controls=False)
+    content = json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert content["contradicted"] is False
+    assert content["every_control_flagged"] is None
+    release, server, sampler = content["claims"]
+    assert sampler["view"] == "others"
+    for claim in (release, server):
+        assert 0 < claim["smallest_visible_noise"] < 1
+        assert claim["tight_mechanism"]["epsilon_lower"] <= claim["claim"]
+    assert report.alpha_each == pytest.approx(1e-3 / 3)
+
+
+def test_alpha_is_for_all_claims() -> None:
+    """Of integer sums also lost ones, in each group, and the server that lies."""
+    plan = small_plan()
+    report = audit_plan(
+        plan, seed=4, num_canaries=400, places=[1, 2], dropout=0.2, colluders=0.0, with_controls=False, with_power=False
+    )
+    assert len(report.rows) == 13
+    assert report.alpha_each == pytest.approx(1e-3 / 13)
+    content = report.as_json()
+    assert (content["dropout"], content["colluders"]) == (0.2, 0.0)
+    assert [(claim["mechanism"], claim["view"]) for claim in content["claims"][-2:]] == [
+        ("integer", "losses"),
+        ("protocol", "lies"),
+    ]
+    # The strictest of those that are audited.
+    assert content["claims"][-1]["group"] == "group 2"
+    assert not report.contradicted
+
+
+def test_a_false_plan_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real path with half of the noise."""
+    plan = small_plan()
+    short = lambda given: dataclasses.replace(  # noqa: E731 - as small as the mistake
+        given,
+        groups=tuple(dataclasses.replace(group, noise_multiplier=group.noise_multiplier / 2) for group in given.groups),
+    )
+    monkeypatch.setitem(auditing._PATHS, "float", dataclasses.replace(auditing._PATHS["float"], plan=short))
+    report = audit_plan(
+        plan, seed=1, num_canaries=3_000, mechanisms=("float",), places=[1], with_controls=False, with_power=False
+    )
+    assert report.contradicted
+    server = next(row.finding for row in report.rows if row.view == "server")
+    assert 0.5 < (server.noise_at_most or 9) < 0.8
+
+
+def test_what_cannot_be_audited_is_refused() -> None:
+    plan = small_plan()
+    with pytest.raises(InputError, match="no privacy to audit"):
+        audit_plan(make_plan(parse_compact("50@1"), PlanSettings(method="fedavg")), seed=1)
+    with pytest.raises(InputError, match="did you mean 'float'"):
+        audit_plan(plan, seed=1, mechanisms=("floot",))
+    with pytest.raises(InputError, match="0 < alpha"):
+        audit_plan(plan, seed=1, alpha=0.0)
+    with pytest.raises(InputError, match=r"dropout_rate < 0\.5"):
+        audit_plan(plan, seed=1, dropout=0.5)
+    with pytest.raises(InputError, match="did you mean 'group 1'"):
+        group_place(plan, "group1")

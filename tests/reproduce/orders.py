@@ -1,0 +1,38 @@
+"""Orders for the pool's tests: functions that another process can import."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from gdpfed.errors import InputError
+from gdpfed_reproduce.pool import Report, run_orders
+
+
+def double(report: Report, number: int) -> int:
+    report(f"doubling {number}")
+    return 2 * number
+
+
+def refuse(report: Report, number: int) -> None:
+    raise InputError(f"expected another number, got {number}")
+
+
+def break_down(report: Report) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+def vanish(report: Report) -> None:
+    os._exit(9)
+
+
+def sleep(report: Report, folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    time.sleep(600)
+
+
+def parent(folder: Path) -> None:
+    """What the test kills: a parent of two sleeping processes."""
+    orders: list[Any] = [(sleep, (folder,))] * 2
+    for _ in run_orders(orders, num_processes=2):
+        pass

@@ -1,0 +1,69 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gdpfed.errors import InputError
+from gdpfed_reproduce.pool import run_orders
+from tests.reproduce import orders
+
+ROOT = Path(__file__).parents[2]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_reports_and_results() -> None:
+    messages = list(run_orders([(orders.double, (number,)) for number in range(5)], num_processes=2))
+    assert {message.place: message.content for message in messages if message.is_last} == {n: 2 * n for n in range(5)}
+    assert {message.content for message in messages if not message.is_last} == {f"doubling {n}" for n in range(5)}
+    assert list(run_orders([], num_processes=2)) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "error", "named"),
+    [
+        ((orders.refuse, (3,)), InputError, "expected another number, got 3"),
+        ((orders.break_down, ()), RuntimeError, "ZeroDivisionError: a defect"),
+        ((orders.vanish, ()), InputError, "ended by itself"),
+    ],
+)
+def test_errors_come_back(order: object, error: type[Exception], named: str, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(error, match=named):
+        list(run_orders([order, (orders.sleep, (tmp_path,))], num_processes=2))  # type: ignore[list-item]
+    assert time.monotonic() - begun < 60
+    assert not any(is_alive(int(child.name)) for child in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_processes_end_with_their_parent(end: signal.Signals, tmp_path: Path) -> None:
+    script = f"from tests.reproduce.orders import parent; import pathlib; parent(pathlib.Path({str(tmp_path)!r}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    running = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = [int(child.name) for child in tmp_path.iterdir()]
+    assert len(children) == 2
+    assert all(is_alive(child) for child in children)
+    if end == signal.SIGINT:
+        # From a keyboard it reaches every process at once.
+        os.killpg(running.pid, end)
+    else:
+        running.send_signal(end)
+    running.wait(timeout=30)
+    deadline = time.monotonic() + 10
+    while any(is_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(is_alive(child) for child in children)
