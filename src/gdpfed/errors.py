@@ -21,8 +21,8 @@ class GdpfedError(Exception):
     """The root of every error that gdpfed raises on purpose."""
 
 
-class InputError(GdpfedError):
-    """Something that was handed in cannot be used as it is."""
+class InputError(GdpfedError, ValueError):
+    """Something that was handed in cannot be used as it is: also a `ValueError`, for those who catch that."""
 
 
 class MissingExtraError(InputError):
