@@ -21,7 +21,9 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining
 from gdpfed.training.clients.engines import Engine
 from gdpfed.training.mechanism import noise
+from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state, run_round
+from gdpfed.training.sampling import poisson
 from peers import work
 
 Round = Callable[[TrainingState, NDArray[np.int64] | None], tuple[TrainingState, RoundRecord]]
@@ -63,17 +65,15 @@ def gdpfed_contestant(
     assignment = np.zeros(plan.num_clients, dtype=np.int64)
 
     def one_round(state: TrainingState, cohort: NDArray[np.int64] | None) -> tuple[TrainingState, RoundRecord]:
-        def updates(parameters: Tensor, sampled: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-            clients = sampled if cohort is None else cohort
-            return trainer.updates(parameters, clients, seed=work.SEED, round_number=state.round_number)
+        def updates(now: TrainingState, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+            return trainer.updates(now.parameters, clients, seed=work.SEED, round_number=now.round_number)
 
         return run_round(
             state,
             plan=plan,
-            assignment=assignment,
-            updates=updates,
+            sample=poisson(plan, assignment, seed=work.SEED) if cohort is None else lambda _: cohort,
+            release=float_release(plan, assignment, updates, seed=work.SEED),
             layer_sizes=trainer.layer_sizes,
-            seed=work.SEED,
         )
 
     return initial_state(work.flatten(model), plan.num_clients), one_round

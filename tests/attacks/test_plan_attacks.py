@@ -25,7 +25,8 @@ from gdpfed.privacy.accountant import SampledGaussian, epsilon_bound, epsilon_of
 from gdpfed.privacy.budgets import parse_compact, read_budgets
 from gdpfed.runs import folder as folders
 from gdpfed.runs.folder import RunFolder, create_run, open_run
-from gdpfed.runs.simulate import Progress, simulate
+from gdpfed.runs.loop import Progress
+from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task, load_task
 
 Printed = tuple[int, str]

@@ -15,7 +15,7 @@ from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.server import empty_sum
 from gdpfed.training.releases import secure_sums as secure_sum
 from gdpfed.training.releases.secure_sums import SecureRelease
-from gdpfed.training.rounds import initial_state
+from gdpfed.training.rounds import TrainingState, initial_state
 
 ROUNDS, PARAMS = 60, 20
 NOBODY, ONE = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -26,23 +26,20 @@ def plan_of_one() -> Plan:
     return make_plan(parse_compact("1@1"), settings)
 
 
-def updates(parameters: torch.Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
+def updates(state: TrainingState, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
     if len(clients):
-        yield clients, torch.ones((len(clients), len(parameters)), dtype=torch.float64)
+        yield clients, torch.ones((len(clients), len(state.parameters)), dtype=torch.float64)
 
 
 def sums(clients: NDArray[np.int64]) -> list[torch.Tensor]:
     """What is released in 60 rounds in which these are the cohort."""
     plan = plan_of_one()
-    release = SecureRelease(plan, num_params=PARAMS, dropout=0.45)
     state = initial_state(torch.zeros(PARAMS), 1)
-    found = []
-    for seed in range(ROUNDS):
-        made = release(
-            state, plan=plan, assignment=np.zeros(1, dtype=np.int64), clients=clients, updates=updates, seed=seed
-        )
-        found.append(made.sums[0])
-    return found
+    groups = np.zeros(1, dtype=np.int64)
+    return [
+        SecureRelease(plan, groups, updates, seed=seed, num_params=PARAMS, dropout=0.45)(state, clients).sums[0]
+        for seed in range(ROUNDS)
+    ]
 
 
 def zeros(found: list[torch.Tensor]) -> int:

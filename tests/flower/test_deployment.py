@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -26,7 +25,8 @@ from gdpfed.runs.simulate import simulate
 from gdpfed.secure.in_process import Stage
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.secure_sums import SecureRelease
-from gdpfed.training.rounds import TrainingState, initial_state, run_round
+from gdpfed.training.rounds import IntArray, TrainingState, initial_state, run_round
+from gdpfed.training.sampling import poisson
 from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
 
 VECTOR = np.concatenate([part.ravel() for part in MODEL])
@@ -34,32 +34,27 @@ VECTOR = np.concatenate([part.ravel() for part in MODEL])
 
 def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tuple[TrainingState, SecureRelease]:
     """The same plan, seed and training in the simulator."""
+
+    def updates(now: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
+        start = now.parameters.numpy().astype(np.float64)
+        rows = [moved(start, int(client), now.round_number) - start for client in clients]
+        if rows:
+            yield clients, torch.from_numpy(np.stack(rows))
+
+    plan, groups = federation.plan, assign(federation.plan, federation.enrolment.budgets)
     release = SecureRelease(
-        federation.plan,
+        plan,
+        groups,
+        updates,
+        seed=seed,
         num_params=NUM_PARAMS,
         dropout=dropout,
         colluders=federation.home.settings.colluding_fraction,
     )
     state = initial_state(torch.from_numpy(VECTOR), len(federation.numbers))
     for _ in range(federation.rounds):
-        number = state.round_number
-
-        def updates(
-            parameters: Tensor, clients: NDArray[np.int64], number: int = number
-        ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-            start = parameters.numpy().astype(np.float64)
-            rows = [moved(start, int(client), number) - start for client in clients]
-            if rows:
-                yield clients, torch.from_numpy(np.stack(rows))
-
         state, _ = run_round(
-            state,
-            plan=federation.plan,
-            assignment=assign(federation.plan, federation.enrolment.budgets),
-            updates=updates,
-            layer_sizes=[12, 5],
-            seed=seed,
-            release=release,
+            state, plan=plan, sample=poisson(plan, groups, seed=seed), release=release, layer_sizes=[12, 5]
         )
     return state, release
 

@@ -20,10 +20,11 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.folder import create_run, open_run
-from gdpfed.runs.ledgered import LedgeredRelease, LedgerLink, check_link, joined_run
+from gdpfed.runs.ledgered import LedgerLink, check_link, joined_run
 from gdpfed.runs.simulate import dealt_groups, dealt_order, simulate
 from gdpfed.tasks.task import Task
-from gdpfed.training.rounds import Released, TrainingState
+from gdpfed.training.releases.charged import ChargedRelease
+from gdpfed.training.rounds import IntArray, Released, TrainingState
 from tests.ledger.books import DELTA, TWO, book, plan_for, start
 
 # Trains in children that are killed where the ledger writes: each point and occasion once, then to the end.
@@ -115,31 +116,33 @@ def test_a_stopped_group_is_left_out(tmp_path: Path) -> None:
     plan = plan_for(TWO)
     trained: list[list[int]] = []
 
-    def inner(state: TrainingState, *, plan: Plan, clients: np.ndarray, **rest: object) -> Released:  # type: ignore[type-arg]
+    def inner(state: TrainingState, clients: IntArray) -> Released:
         trained.append(clients.tolist())
-        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clipped=0, dropped=0)
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clients=clients, cohort=())
 
     with book(tmp_path, text=TWO) as ledger:
         start(ledger, text=TWO)
         # Simulated client 0 has place 199, and so on.
         places = np.arange(200)[::-1]
         groups = ledger.state.run("run").assignment[places].astype(np.int64)
-        release = LedgeredRelease(inner, ledger, "run", places)
+        release = ChargedRelease(inner, plan, groups, ledger=ledger, run="run", places=places)
 
         def play(number: int) -> Released:
             state = TrainingState(
                 round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
             )
             sampled = np.array([3, 50, 120, 199])
-            return release(state, plan=plan, assignment=groups, clients=sampled, updates=None, seed=1)  # type: ignore[arg-type]
+            return release(state, sampled)
 
-        play(0)
+        released = play(0)
         assert trained[-1] == [3, 50, 120, 199]
-        assert release.cohort == (2, 2)
+        assert released.cohort == (2, 2)
+        assert released.clients.tolist() == [3, 50, 120, 199]
         ledger.tighten("people", ["40"], epsilon=0.3)
         released = play(1)
         assert trained[-1] == [3, 50]
-        assert release.cohort == (0, 2)
+        assert released.cohort == (0, 2)
+        assert released.clients.tolist() == [3, 50]
         assert [float(total.sum()) for total in released.sums] == [0.0, 3.0]
         assert ledger.state.run("run").charged == [1, 2]
         # Played again after a kill: the same, and nothing is charged.
@@ -157,22 +160,22 @@ def test_lost_rounds_count_as_participations(tmp_path: Path) -> None:
     plan = plan_for(TWO, cap=2)
     trained: list[list[int]] = []
 
-    def inner(state: TrainingState, *, plan: Plan, clients: np.ndarray, **rest: object) -> Released:  # type: ignore[type-arg]
+    def inner(state: TrainingState, clients: IntArray) -> Released:
         trained.append(clients.tolist())
         if len(trained) == 1:
             raise KeyboardInterrupt
-        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clipped=0, dropped=0)
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clients=clients, cohort=())
 
     with book(tmp_path, text=TWO, factor=2.0) as ledger:
         start(ledger, text=TWO, plan=plan)
         groups = ledger.state.run("run").assignment.astype(np.int64)
-        release = LedgeredRelease(inner, ledger, "run", np.arange(200))
+        release = ChargedRelease(inner, plan, groups, ledger=ledger, run="run", places=np.arange(200))
 
         def play(number: int, clients: list[int]) -> None:
             state = TrainingState(
                 round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
             )
-            release(state, plan=plan, assignment=groups, clients=np.array(clients), updates=None, seed=1)  # type: ignore[arg-type]
+            release(state, np.array(clients))
 
         with pytest.raises(KeyboardInterrupt):
             play(0, [1, 2])

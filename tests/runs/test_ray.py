@@ -22,7 +22,8 @@ from torch import Tensor
 
 from gdpfed.errors import GdpfedError
 from gdpfed.runs.folder import RunFolder, open_run
-from gdpfed.runs.simulate import Progress, simulate
+from gdpfed.runs.loop import Progress
+from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task, load_task
 from gdpfed.training.clients.cohort import CohortTrainer, flat_parameters
 from gdpfed.training.clients.engines import Engine

@@ -188,7 +188,7 @@ def test_accuracy_by_budget_is_of_each_budgets_classes(tiny: Task, tmp_path: Pat
     plan = make_plan(task.budgets, task.settings)
     made = prepare(task, plan, seed=1, num_workers=1)
     try:
-        constant = torch.zeros_like(made.initial_state().parameters)
+        constant = torch.zeros_like(made.work().initial)
         constant[-10] = 1.0
         found = made.evaluate(constant)
     finally:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gdpfed.planning.plan import Plan
 from gdpfed.training import rounds
+from gdpfed.training.releases import float_sums
 
 FALSE_ALARM = 1e-6
 # 2,000,000 coordinates of every sum: the chi-square quantiles at 1e-6 are then 0.9951 and 1.0049 times the variance, so
@@ -36,14 +37,14 @@ _Z = float(stats.norm.isf(FALSE_ALARM / 2))
 def release(plan: Plan, groups: list[int], updates: Tensor, *, seed: int, round_number: int) -> list[Tensor]:
     """The real one, from the updates of a cohort on."""
     clients = np.arange(len(groups))
-    sums, _, _ = rounds._clipped_sums(
-        torch.zeros(updates.shape[1]),
+    sums, _, _ = float_sums.clipped_sums(
+        rounds.initial_state(torch.zeros(updates.shape[1]), len(groups)),
         plan,
         np.array(groups, dtype=np.int64),
         clients,
         lambda _, chosen: iter([(chosen, updates)] if len(chosen) else []),
     )
-    return rounds.released_sums(plan, sums, seed=seed, round_number=round_number)
+    return rounds.sparsified(plan, float_sums.with_noise(plan, sums, seed=seed, round_number=round_number))
 
 
 def variance_window(num: int) -> tuple[float, float]:

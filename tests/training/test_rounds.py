@@ -13,7 +13,8 @@ from gdpfed.errors import InputError
 from gdpfed.planning.methods import METHODS
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.training.clients.cohort import ClientData, local_batches
-from gdpfed.training.rounds import released_sums
+from gdpfed.training.releases.float_sums import with_noise
+from gdpfed.training.rounds import sparsified
 from tests.training import checkers
 from tests.training.worlds import (
     LOCAL,
@@ -310,14 +311,14 @@ def test_non_finite_updates_move_nothing() -> None:
 def test_top_k_is_after_the_noise() -> None:
     plan = plan_of("gdpfed+")
     sums = [torch.zeros(1000, dtype=torch.float64) for _ in plan.groups]
-    released = released_sums(plan, sums, seed=1, round_number=0)
+    released = sparsified(plan, with_noise(plan, sums, seed=1, round_number=0))
     assert [int((part != 0).sum()) for part in released] == [700, 800, 900]
 
 
 def test_released_sums_leave_the_sums_alone() -> None:
     plan = plan_of("gdpfed")
     sums = [torch.ones(10, dtype=torch.float64) for _ in plan.groups]
-    released_sums(plan, sums, seed=1, round_number=0)
+    with_noise(plan, sums, seed=1, round_number=0)
     assert all(bool((part == 1).all()) for part in sums)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from gdpfed.tasks.task import Task, load_task
 from gdpfed.training import rounds
 from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.releases import secure_sums as secure_sum
+from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SecureRelease
-from gdpfed.training.rounds import TrainingState, initial_state
+from gdpfed.training.rounds import IntArray, TrainingState, initial_state, sparsified
+from gdpfed.training.sampling import poisson, sample_clients
 from tests.runs.conftest import TINY, start
 from tests.training import checkers
 from tests.training.worlds import assignment_of, changed, plan_of, world
 
+SEED = 11
 PRIVATE = [method for method in METHODS if method != "fedavg"]
 
 
@@ -43,27 +47,33 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gdpfed.training.mechanism.noise", lambda num, **_named: torch.zeros(num, dtype=torch.float64))
 
 
-def run(state: TrainingState, plan: Plan, release: rounds.Release, *, seed: int = 11) -> Any:
+def updates(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
     where = world("cnn")
     trainer = CohortTrainer(where.model, where.data, where.local, num_workers=1)
     try:
-        return rounds.run_round(
-            state,
-            plan=plan,
-            assignment=assignment_of(plan),
-            updates=lambda parameters, clients: trainer.updates(
-                parameters, clients, seed=seed, round_number=state.round_number
-            ),
-            layer_sizes=trainer.layer_sizes,
-            seed=seed,
-            release=release,
-        )
+        yield from trainer.updates(state.parameters, clients, seed=SEED, round_number=state.round_number)
     finally:
         trainer.close()
 
 
-def secure(plan: Plan, num_params: int | None = None, **lost: float) -> SecureRelease:
-    return SecureRelease(plan, num_params=num_params or len(world("cnn").start().parameters), **lost)
+def run(state: TrainingState, plan: Plan, release: rounds.Release, *, without: int | None = None) -> Any:
+    draw = poisson(plan, assignment_of(plan), seed=SEED)
+    return rounds.run_round(
+        state,
+        plan=plan,
+        sample=lambda now: draw(now)[draw(now) != without],
+        release=release,
+        layer_sizes=[part.numel() for part in world("cnn").model.parameters()],
+    )
+
+
+def floating(plan: Plan) -> rounds.Release:
+    return float_release(plan, assignment_of(plan), updates, seed=SEED)
+
+
+def secure(plan: Plan, **lost: float) -> SecureRelease:
+    num_params = len(world("cnn").start().parameters)
+    return SecureRelease(plan, assignment_of(plan), updates, seed=SEED, num_params=num_params, **lost)
 
 
 @pytest.mark.usefixtures("silent")
@@ -75,9 +85,7 @@ def test_secure_equals_float_up_to_the_grid(method: str) -> None:
     """
     plan = changed(plan_of(method), lambda _: {"keep_fraction": 1.0, "projected": False})
     start_state = world("cnn").start()
-    (plain, told), (kept, record) = (
-        run(start_state, plan, release) for release in (rounds.float_release, secure(plan))
-    )
+    (plain, told), (kept, record) = (run(start_state, plan, release) for release in (floating(plan), secure(plan)))
     assert (record.cohort, record.clipped, record.dropped) == (told.cohort, told.clipped, told.dropped)
     sums = secure(plan)._planned
     largest = sum(
@@ -96,14 +104,12 @@ def test_dropouts_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPatch) -> No
     """With a chosen client lost before its input, the secure sum is the float sum without it."""
     plan = plan_of("dp-fedavg")
     where = world("cnn").start()
-    clients = rounds.sample_clients(plan, assignment_of(plan), where.participations, seed=11, round_number=0)
+    clients = sample_clients(plan, assignment_of(plan), where.participations, seed=SEED, round_number=0)
     lost = int(clients[1])
     release = secure(plan, dropout=0.2)
     monkeypatch.setattr(release, "_vanishing", lambda *_: {lost: secure_sum.Stage.INPUT})
     without, _ = run(where, plan, release)
-    with monkeypatch.context() as patched:
-        patched.setattr(rounds, "sample_clients", lambda *_, **__: clients[clients != lost])
-        expected, _ = run(where, plan, rounds.float_release)
+    expected, _ = run(where, plan, floating(plan), without=lost)
     moved = float((expected.parameters - where.parameters).abs().max())
     assert float((expected.parameters - without.parameters).abs().max()) < 1e-3 * moved
     assert without.participations[lost] == 1
@@ -112,14 +118,14 @@ def test_dropouts_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPatch) -> No
 def secure_mechanism(plan: Plan, groups: list[int], updates: Tensor, *, seed: int, round_number: int) -> list[Tensor]:
     """In the form that the checkers of the float mechanism take."""
     state = dataclasses.replace(initial_state(torch.zeros(updates.shape[1]), len(groups)), round_number=round_number)
-    return SecureRelease(plan, num_params=updates.shape[1])(
-        state,
-        plan=plan,
-        assignment=np.array(groups, dtype=np.int64),
-        clients=np.arange(len(groups)),
-        updates=lambda _, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])] if len(chosen) else []),
+    release = SecureRelease(
+        plan,
+        np.array(groups, dtype=np.int64),
+        lambda _, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])] if len(chosen) else []),
         seed=seed,
-    ).sums
+        num_params=updates.shape[1],
+    )
+    return sparsified(plan, release(state, np.arange(len(groups))).sums)
 
 
 @pytest.mark.parametrize("method", ["gdpfed", "pooled"])
@@ -172,19 +178,19 @@ def test_noise_is_over_provisioned_for_those_who_may_vanish() -> None:
     plan = plan_of("dp-fedavg")
     num = 50_000
     tolerance = Tolerance(dropout_rate=0.2)
-    release = SecureRelease(plan, num_params=num, dropout=0.2)
+    release = SecureRelease(
+        plan,
+        np.zeros(12, dtype=np.int64),
+        lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
+        seed=1,
+        num_params=num,
+        dropout=0.2,
+    )
     expected = float(tolerance.excess(release._planned[0].largest_cohort))
     assert expected >= 12 / (12 - tolerance.dropouts(12)) > 1.5
     release._vanishing = lambda *_: {}  # type: ignore[method-assign,assignment]
     for cohort in (0, 1, 5, 12):
-        (noise,) = release(
-            initial_state(torch.zeros(num), cohort),
-            plan=plan,
-            assignment=np.zeros(cohort, dtype=np.int64),
-            clients=np.arange(cohort),
-            updates=lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
-            seed=1,
-        ).sums
+        (noise,) = release(initial_state(torch.zeros(num), cohort), np.arange(cohort)).sums
         assert float((noise / plan.groups[0].noise_std).square().mean()) == pytest.approx(expected, rel=0.04)
 
 
@@ -202,7 +208,7 @@ def test_too_many_losses_are_tried_again_then_given_up(monkeypatch: pytest.Monke
     state = world("cnn").start()
     attempts: list[int] = []
 
-    def vanishing(cohort: list[int], _seed: int, _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
+    def vanishing(cohort: list[int], _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
         attempts.append(attempt)
         return dict.fromkeys(cohort[1:], secure_sum.Stage.INPUT) if attempt < fail else {}
 
@@ -226,7 +232,7 @@ def test_what_is_given_up_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     state = world("cnn").start()
     attempts: list[int] = []
 
-    def vanishing(cohort: list[int], _seed: int, _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
+    def vanishing(cohort: list[int], _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
         attempts.append(attempt)
         return dict.fromkeys(cohort, stage) if attempt == 0 else {}
 
@@ -257,7 +263,7 @@ def test_opening_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_vanishing_follows_the_rate() -> None:
     release = secure(plan_of("dp-fedavg"), dropout=0.3)
-    counts = [release._vanishing(range(100), 1, number, attempt) for number in range(20) for attempt in (0, 1)]
+    counts = [release._vanishing(range(100), number, attempt) for number in range(20) for attempt in (0, 1)]
     lost = sum(len(found) for found in counts)
     assert 0.25 * 4000 < lost < 0.35 * 4000
     assert {stage for found in counts for stage in found.values()} == set(secure_sum.Stage)
@@ -312,7 +318,7 @@ def test_no_secret_is_in_a_run_folder(task: Task, tmp_path: Path) -> None:
     assert len(content) > 100_000
     prepared = prepare(made.task, made.plan, seed=1, num_workers=1)
     prepared.trainer.close()
-    clients = rounds.sample_clients(
+    clients = sample_clients(
         made.plan, prepared.assignment, np.zeros(len(prepared.assignment), dtype=np.int64), seed=1, round_number=0
     )
     for client in clients.tolist():

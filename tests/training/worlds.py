@@ -19,7 +19,9 @@ from gdpfed.tasks.features import Scattering
 from gdpfed.tasks.models import CharLSTM
 from gdpfed.training import reference, rounds
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
+from gdpfed.training.sampling import poisson
 
 T = TypeVar("T")
 
@@ -124,27 +126,29 @@ def assignment_of(plan: Plan) -> NDArray[np.int64]:
 Round = Callable[..., tuple[TrainingState, RoundRecord]]
 
 
+def updates_of(trainer: CohortTrainer, *, seed: int) -> rounds.Updates:
+    return lambda state, clients: trainer.updates(state.parameters, clients, seed=seed, round_number=state.round_number)
+
+
 def fast(
     state: TrainingState, plan: Plan, where: World, *, seed: int = SEED, workers: int = 2, chunk: int | None = None
 ) -> tuple[TrainingState, RoundRecord]:
     trainer = CohortTrainer(where.model, where.data, where.local, num_workers=workers, chunk_clients=chunk)
     try:
+        groups = assignment_of(plan)
         return rounds.run_round(
             state,
             plan=plan,
-            assignment=assignment_of(plan),
-            updates=lambda parameters, clients: trainer.updates(
-                parameters, clients, seed=seed, round_number=state.round_number
-            ),
+            sample=poisson(plan, groups, seed=seed),
+            release=float_release(plan, groups, updates_of(trainer, seed=seed), seed=seed),
             layer_sizes=trainer.layer_sizes,
-            seed=seed,
         )
     finally:
         trainer.close()
 
 
 def plain(state: TrainingState, plan: Plan, where: World, *, seed: int = SEED) -> tuple[TrainingState, RoundRecord]:
-    return reference.run_round(
+    return reference.reference_round(
         state,
         plan=plan,
         assignment=assignment_of(plan),

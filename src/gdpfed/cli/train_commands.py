@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdpfed.report.comparison import Curve
     from gdpfed.runs.folder import RunFolder
     from gdpfed.runs.ledgered import LedgerLink
-    from gdpfed.runs.simulate import Progress, Watcher
+    from gdpfed.runs.loop import Progress, Watcher
 
 __all__ = ["compare_runs", "resume_run", "show_runs", "train_run"]
 
@@ -156,10 +156,12 @@ def train_run(
     )
     plan = make_plan(task.budgets, task.settings)
     if task.training.secure:
-        from gdpfed.training.releases.secure_sums import SecureRelease
+        from gdpfed.secure.encoding import planned_sums
+        from gdpfed.secure.noise_shares import Tolerance
 
         # Refused before there is a folder.
-        SecureRelease(plan, num_params=1, dropout=task.training.dropout, colluders=task.training.colluders)
+        tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
+        planned_sums(plan, num_params=1, tolerance=tolerance)
     name = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
     secured = "-secure" if task.training.secure else ""
     folder = out or Path("runs") / f"{name}-{plan.method}{secured}-seed{seed}"

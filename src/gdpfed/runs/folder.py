@@ -39,7 +39,8 @@ import gdpfed
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
-from gdpfed.runs.ledgered import LedgerLink, read_link
+from gdpfed.runs.link import LedgerLink, read_link
+from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, load_task, task_to_toml
 from gdpfed.training.rounds import TrainingState
@@ -109,11 +110,18 @@ class RunFolder:
                 break
         return found
 
-    def append(self, name: str, record: dict[str, Any]) -> None:
-        """Adds a line to records.jsonl or timing.jsonl."""
+    def append_record(self, record: Record) -> None:
+        """Adds a line to records.jsonl."""
+        self._append("records.jsonl", record.to_line())
+
+    def append_timing(self, timing: dict[str, Any]) -> None:
+        """Adds a line to timing.jsonl."""
+        self._append("timing.jsonl", json.dumps(timing) + "\n")
+
+    def _append(self, name: str, line: str) -> None:
         path = self.path / name
         with _explained(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.write(line)
 
     def save_checkpoint(self, state: TrainingState) -> None:
         """The state after a round."""

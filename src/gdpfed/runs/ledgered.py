@@ -1,37 +1,21 @@
-"""A simulated run through a ledger: every round is charged before its sums are released.
+"""Lets a run into a ledger: whose budgets it spends, and whether they allow it.
 
-Place: around the release of `training/rounds.py`. For each round: charge every group that can pay, leave out the
-clients of those that cannot, release, publish the hash of what left. A group that has spent its budget stops, the
-others go on; when all have stopped, the run ends.
-
-After a kill: a round that was charged and not published is charged again, as another attempt (the first stays spent);
-a round that was published is computed again and must come out the same, and is not charged again.
-
-Guarantees (tests of the same name):
-  a_run_goes_on_through_its_ledger   killed at any point and resumed: spend is the undisturbed run's plus lost rounds.
-  a_stopped_group_is_left_out        nothing of it is released, the others are trained as before.
+Place: before the first round of a run with a ledger, simulated or deployed; `training/releases/charged.py` charges.
 """
 
-import dataclasses
-import hashlib
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.admission import check_admission
-from gdpfed.ledger.book import Charge, Ledger, publish
-from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.population import Population
-from gdpfed.ledger.state import Run
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.link import LedgerLink, read_link
-from gdpfed.training.rounds import Release, Released, TrainingState, Updates
 
-__all__ = ["LedgerLink", "LedgeredRelease", "check_link", "joined_run", "population_of", "read_link"]
+__all__ = ["LedgerLink", "check_link", "joined_run", "population_of", "read_link"]
 
 IntArray = NDArray[np.int64]
 
@@ -96,89 +80,3 @@ def joined_run(
     elif not np.array_equal(known.assignment[places], assignment):
         raise PrivacyError(f"the ledger has run {link.run!r} with clients in other groups: start another run")
     return places
-
-
-class LedgeredRelease:
-    """Charges, then releases, then publishes. ``places`` is each simulated client's place in the population."""
-
-    def __init__(self, inner: Release, ledger: Ledger, run: str, places: IntArray) -> None:
-        self._inner = inner
-        self._ledger = ledger
-        self._run = run
-        self._places = places
-        self.cohort: tuple[int, ...] = ()
-
-    @property
-    def run(self) -> Run:
-        """The run as the ledger has it."""
-        return self._ledger.state.run(self._run)
-
-    def spent(self) -> tuple[float, ...]:
-        """The most that a client of each group has spent, over all runs of the ledger."""
-        return tuple(self._ledger.spent_by_group(self.run).values())
-
-    def close(self) -> None:
-        """Ends the run: rounds that it did not need are free again."""
-        self._ledger.close_run(self._run)
-
-    def __call__(
-        self,
-        state: TrainingState,
-        *,
-        plan: Plan,
-        assignment: IntArray,
-        clients: IntArray,
-        updates: Updates,
-        seed: int,
-    ) -> Released:
-        """One round; ExhaustedError if no group can pay for it."""
-        charges, taking_part = self._published(state.round_number, plan)
-        if not charges:
-            charges, taking_part = self._charged(state.round_number, plan, assignment, self._eligible(plan, clients))
-        chosen = np.flatnonzero(np.isin(self._places, np.concatenate(list(taking_part.values()))))
-        self.cohort = tuple(len(taking_part.get(group.name, ())) for group in plan.groups)
-        released = self._inner(state, plan=plan, assignment=assignment, clients=chosen, updates=updates, seed=seed)
-        sums = released.sums
-        if plan.release == "pooled":
-            publish(list(charges.values()), _content_hash(sums[0]))
-            return released
-        # Of a group that could not pay, nothing is released, not even noise.
-        sums = [
-            total if group.name in charges else torch.zeros_like(total)
-            for group, total in zip(plan.groups, sums, strict=True)
-        ]
-        hashes = [_content_hash(t) for g, t in zip(plan.groups, sums, strict=True) if g.name in charges]
-        publish([charges[group.name] for group in plan.groups if group.name in charges], *hashes)
-        return dataclasses.replace(released, sums=sums)
-
-    def _published(self, round_number: int, plan: Plan) -> tuple[dict[str, Charge], dict[str, IntArray]]:
-        """The charges of a round that was published before a kill, and who took part."""
-        found = {group.name: self._ledger.participants(self._run, round_number, group.name) for group in plan.groups}
-        taking_part = {name: places for name, places in found.items() if places is not None}
-        return {name: self._ledger.charge(self._run, round_number, name) for name in taking_part}, taking_part
-
-    def _eligible(self, plan: Plan, clients: IntArray) -> IntArray:
-        """Who may still be charged with a participation; rounds that were lost count too."""
-        places = self._places[clients]
-        allowed = ~self.run.population.has_left[places]
-        if plan.max_participations is not None:
-            allowed &= self.run.participations[places] < plan.max_participations
-        return clients[allowed]
-
-    def _charged(
-        self, round_number: int, plan: Plan, assignment: IntArray, clients: IntArray
-    ) -> tuple[dict[str, Charge], dict[str, IntArray]]:
-        asked = {
-            group.name: self._places[clients[assignment[clients] == number]] for number, group in enumerate(plan.groups)
-        }
-        charges, refused = self._ledger.charge_round(self._run, round_number, asked)
-        if not charges:
-            raise ExhaustedError(
-                f"no group of run {self._run!r} can pay for round {round_number}: {next(iter(refused.values()))}",
-                rounds_left=0,
-            )
-        return charges, {name: asked[name] for name in charges}
-
-
-def _content_hash(total: torch.Tensor) -> str:
-    return hashlib.sha256(total.contiguous().numpy().tobytes()).hexdigest()

@@ -10,11 +10,10 @@ Guarantees (tests of the same name):
 import dataclasses
 import json
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +23,14 @@ from torch import Tensor, nn
 from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
-from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.accountant import epsilon_bound
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.folder import RunFolder
-from gdpfed.runs.ledgered import LedgeredRelease, joined_run
+from gdpfed.runs.ledgered import joined_run
+from gdpfed.runs.link import LedgerLink
+from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.features import computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
@@ -44,72 +44,76 @@ from gdpfed.tasks.partitions import (
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.clients.engines import Engine
-from gdpfed.training.rounds import Release, RoundRecord, TrainingState, float_release, initial_state, run_round
+from gdpfed.training.releases.charged import ChargedRelease
+from gdpfed.training.releases.float_sums import float_release
+from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates
+from gdpfed.training.sampling import poisson
 
-__all__ = ["Evaluation", "Progress", "Simulation", "dealt_groups", "dealt_order", "prepare", "simulate", "spent_so_far"]
+__all__ = [
+    "Simulation",
+    "charged_to",
+    "dealt_groups",
+    "dealt_order",
+    "prepare",
+    "run_simulation",
+    "simulate",
+    "spent_so_far",
+]
 
 _EVALUATION_BATCH = 250
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """How the model does on the public test set.
-
-    ``by_budget``, where data were tied to budgets: the accuracy on test images in the mixture of classes that the
-    clients of each budget have, strictest first.
-    """
-
-    accuracy: float
-    loss: float
-    by_budget: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Progress:
-    """Handed to whoever watches, after each round."""
-
-    record: RoundRecord
-    evaluation: Evaluation | None
-    epsilons: tuple[float, ...] | None
-    num_rounds: int
-    seconds: float
-    clients_per_second: float
-
-
-Watcher = Callable[[Progress], None]
+# No data set has this name: that of runs whose data are a caller's own.
+OWN_DATA = "own"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulation:
-    """Everything that stays the same from round to round."""
+    """A model, simulated clients in groups, and a test set: what `work` makes rounds of."""
 
     plan: Plan
-    assignment: NDArray[np.int64]
+    assignment: IntArray
     model: nn.Module
     trainer: CohortTrainer
     test_inputs: Tensor
     test_labels: Tensor
     seed: int
-    release: Release = float_release
+    training: TrainingSettings
     label_mix: NDArray[np.float64] | None = None
 
-    def run_round(self, state: TrainingState) -> tuple[TrainingState, RoundRecord]:
-        """One round from ``state``."""
-        return run_round(
-            state,
-            plan=self.plan,
-            assignment=self.assignment,
-            updates=lambda parameters, clients: self.trainer.updates(
-                parameters, clients, seed=self.seed, round_number=state.round_number
-            ),
-            layer_sizes=self.trainer.layer_sizes,
+    def updates(self, state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
+        """Trains these clients."""
+        return self.trainer.updates(state.parameters, clients, seed=self.seed, round_number=state.round_number)
+
+    def release(self, assignment: IntArray, updates: Updates) -> Release:
+        """Float sums, or secure ones where the task has them."""
+        if not self.training.secure:
+            return float_release(self.plan, assignment, updates, seed=self.seed)
+        from gdpfed.training.releases.secure_sums import SecureRelease
+
+        return SecureRelease(
+            self.plan,
+            assignment,
+            updates,
             seed=self.seed,
-            release=self.release,
+            num_params=self.trainer.num_params,
+            dropout=self.training.dropout,
+            colluders=self.training.colluders,
         )
 
-    def initial_state(self) -> TrainingState:
-        """Before the first round."""
-        return initial_state(flat_parameters(self.model), len(self.assignment))
+    def work(self) -> Work:
+        """What the loop runs: every round on its own account. `charged_to` makes it go through a ledger."""
+        return Work(
+            plan=self.plan,
+            initial=flat_parameters(self.model),
+            num_clients=len(self.assignment),
+            layer_sizes=self.trainer.layer_sizes,
+            sample=poisson(self.plan, self.assignment, seed=self.seed),
+            release=self.release(self.assignment, self.updates),
+            spent=lambda rounds: spent_so_far(self.plan, rounds),
+            evaluate=self.evaluate if len(self.test_labels) else None,
+            evaluate_every=self.training.evaluate_every,
+            named=lambda model: {name: value.detach() for name, value in self.load(model).named_parameters()},
+            device=self.trainer.device,
+        )
 
     def load(self, parameters: Tensor) -> nn.Module:
         """The model with these parameters."""
@@ -166,12 +170,7 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
     )
 
 
-def _spent(plan: Plan, rounds: int, charging: LedgeredRelease | None) -> tuple[float, ...]:
-    """By the ledger where there is one: other runs and lost rounds count too."""
-    return spent_so_far(plan, rounds) if charging is None else charging.spent()
-
-
-def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[NDArray[np.int64]]:
+def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[IntArray]:
     generator = streams.generator(seed, "partition")
     if training.partition == "iid":
         return partition_iid(len(dataset.train_labels), num_clients, generator=generator)
@@ -188,7 +187,7 @@ def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, see
     return partition_natural(dataset.owners, num_clients, generator=generator)
 
 
-def dealt_order(budgets: Budgets, seed: int) -> NDArray[np.int64]:
+def dealt_order(budgets: Budgets, seed: int) -> IntArray:
     """Whose budget each client has: its own, or dealt out at random where clients have no names."""
     if budgets.clients is not None:
         return np.arange(len(budgets), dtype=np.int64)
@@ -203,7 +202,7 @@ def _shuffled(budgets: Budgets, seed: int) -> Budgets:
     return dataclasses.replace(budgets, epsilons=budgets.epsilons[order], deltas=budgets.deltas[order])
 
 
-def dealt_groups(plan: Plan, budgets: Budgets, seed: int) -> NDArray[np.int64]:
+def dealt_groups(plan: Plan, budgets: Budgets, seed: int) -> IntArray:
     """Each simulated client's group."""
     return assign(plan, _shuffled(budgets, seed))
 
@@ -248,31 +247,21 @@ def prepare(
         local_steps=task.settings.local_steps,
         batch_size=task.training.batch_size,
     )
-    release: Release = float_release
-    if task.training.secure:
-        from gdpfed.training.releases.secure_sums import SecureRelease
-
-        release = SecureRelease(
-            plan,
-            num_params=len(flat_parameters(model)),
-            dropout=task.training.dropout,
-            colluders=task.training.colluders,
-        )
     return Simulation(
         plan=plan,
         assignment=assignment,
-        release=release,
         model=model,
         trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk, engine=engine),
         test_inputs=torch.from_numpy(dataset.test_inputs),
         test_labels=torch.from_numpy(dataset.test_labels),
         seed=seed,
+        training=task.training,
         label_mix=mix,
     )
 
 
 def simulate(
-    run: RunFolder,
+    folder: RunFolder,
     *,
     num_workers: int | None,
     data_dir: str | Path | None = None,
@@ -284,135 +273,91 @@ def simulate(
 
     ``engine`` says where; ``num_workers`` None takes all that it has. Neither changes the result.
     """
+    if folder.task.training.dataset == OWN_DATA:
+        raise InputError(f"{str(folder.path)!r} is a run of gdpfed.train: call that again, with this folder, to go on")
     torch.set_num_threads(1)
-    how: dict[str, Any] = {"num_workers": num_workers, "data_dir": data_dir, "chunk": chunk, "engine": engine}
-    if run.ledger is None:
-        return _simulate(run, None, watch=watch, **how)
-    with Ledger.open(run.ledger.path) as ledger:
-        return _simulate(run, ledger, watch=watch, **how)
-
-
-def _charging(simulation: Simulation, run: RunFolder, ledger: Ledger) -> LedgeredRelease:
-    if run.ledger is None:
-        raise AssertionError("a run with a ledger has a link to it")
-    places = joined_run(
-        ledger,
-        run.ledger,
-        run.plan,
-        run.task.budgets,
-        order=dealt_order(run.task.budgets, run.seed),
-        assignment=simulation.assignment,
-    )
-    return LedgeredRelease(simulation.release, ledger, run.ledger.run, places)
-
-
-def _simulate(
-    run: RunFolder,
-    ledger: Ledger | None,
-    *,
-    num_workers: int | None,
-    data_dir: str | Path | None,
-    watch: Watcher | None,
-    chunk: int | None,
-    engine: Engine | None,
-) -> Evaluation:
     simulation = prepare(
-        run.task, run.plan, seed=run.seed, num_workers=num_workers, data_dir=data_dir, chunk=chunk, engine=engine
+        folder.task,
+        folder.plan,
+        seed=folder.seed,
+        num_workers=num_workers,
+        data_dir=data_dir,
+        chunk=chunk,
+        engine=engine,
     )
     try:
-        return _run_rounds(run, simulation, ledger, watch)
+        return run_simulation(folder, simulation, watch=watch)
     finally:
         simulation.trainer.close()
 
 
-def _run_rounds(run: RunFolder, simulation: Simulation, ledger: Ledger | None, watch: Watcher | None) -> Evaluation:
-    device = simulation.trainer.device
-    _check_device(run, device)
-    charging = None if ledger is None else _charging(simulation, run, ledger)
-    if charging is not None:
-        simulation = dataclasses.replace(simulation, release=charging)
-    state = run.load_checkpoint() or simulation.initial_state()
-    evaluation = None
-    board = run.event_writer(state.round_number)
-    try:
-        while state.round_number < run.plan.num_rounds and (charging is None or charging.run.is_open):
-            started = time.perf_counter()
-            try:
-                state, record = simulation.run_round(state)
-            except ExhaustedError:
-                # Every group has stopped: the model is what it is.
-                break
-            if charging is not None:
-                record = dataclasses.replace(record, cohort=charging.cohort)
-            seconds = time.perf_counter() - started
-            due = (
-                state.round_number % run.task.training.evaluate_every == 0 or state.round_number == run.plan.num_rounds
-            )
-            evaluation = simulation.evaluate(state.model) if due else None
-            spent = _spent(run.plan, state.round_number, charging) if due else None
-            if evaluation is not None and spent is not None:
-                run.append("records.jsonl", _as_json(state, record, evaluation, spent) | _elsewhere(device))
-                board.add_scalar("accuracy", evaluation.accuracy, state.round_number)
-                board.add_scalar("loss", evaluation.loss, state.round_number)
-                for group, epsilon in zip(run.plan.groups, spent, strict=True):
-                    board.add_scalar(f"epsilon_release/{group.name}", epsilon, state.round_number)
-            timing = {"round": state.round_number, "seconds": seconds, "clients": sum(record.cohort)}
-            run.append("timing.jsonl", timing | _elsewhere(device))
-            run.save_checkpoint(state)
+def run_simulation(folder: RunFolder, simulation: Simulation, *, watch: Watcher | None = None) -> Evaluation:
+    """The rounds of a prepared simulation, in its folder; the last evaluation."""
+    _check_device(folder, simulation.trainer.device)
+    last: list[Progress] = []
+
+    with _charged(folder, simulation) as work, _board(folder) as draw:
+
+        def tell(progress: Progress) -> None:
+            last[:] = [progress]
+            draw(progress)
             if watch is not None:
-                watch(
-                    Progress(
-                        record=record,
-                        evaluation=evaluation,
-                        epsilons=spent,
-                        num_rounds=run.plan.num_rounds,
-                        seconds=time.perf_counter() - started,
-                        clients_per_second=sum(record.cohort) / seconds,
-                    )
-                )
-        if charging is not None:
-            charging.close()
-        final = evaluation or simulation.evaluate(state.model)
-        model = simulation.load(state.model)
-        names, tensors = zip(*((name, value.detach()) for name, value in model.named_parameters()), strict=True)
-        run.save_model(list(names), list(tensors))
+                watch(progress)
+
+        state = run(folder, work, watch=tell)
+    evaluation = last[0].evaluation if last else None
+    return evaluation or simulation.evaluate(state.model)
+
+
+@contextmanager
+def _charged(folder: RunFolder, simulation: Simulation) -> Iterator[Work]:
+    """The simulation's work, through its folder's ledger where it has one."""
+    work = simulation.work()
+    if folder.ledger is None:
+        yield work
+        return
+    with Ledger.open(folder.ledger.path) as ledger:
+        order = dealt_order(folder.task.budgets, folder.seed)
+        yield charged_to(ledger, folder.ledger, work, folder.task.budgets, order, simulation.assignment)
+
+
+def charged_to(
+    ledger: Ledger, link: LedgerLink, work: Work, budgets: Budgets, order: IntArray, assignment: IntArray
+) -> Work:
+    """The same work, every round of which is charged before it is released."""
+    places = joined_run(ledger, link, work.plan, budgets, order=order, assignment=assignment)
+    release = ChargedRelease(work.release, work.plan, assignment, ledger=ledger, run=link.run, places=places)
+    return dataclasses.replace(work, release=release, spent=lambda _: release.spent(), close=release.close)
+
+
+@contextmanager
+def _board(folder: RunFolder) -> Iterator[Watcher]:
+    """Writes what was evaluated for TensorBoard."""
+    records = folder.records()
+    writer = folder.event_writer(records[-1]["round"] if records else 0)
+
+    def draw(progress: Progress) -> None:
+        rounds = progress.state.round_number
+        if progress.evaluation is not None and progress.epsilons is not None:
+            writer.add_scalar("accuracy", progress.evaluation.accuracy, rounds)
+            writer.add_scalar("loss", progress.evaluation.loss, rounds)
+            for group, epsilon in zip(folder.plan.groups, progress.epsilons, strict=True):
+                writer.add_scalar(f"epsilon_release/{group.name}", epsilon, rounds)
+
+    try:
+        yield draw
     finally:
-        board.close()
-    return final
+        writer.close()
 
 
-def _check_device(run: RunFolder, device: str) -> None:
+def _check_device(folder: RunFolder, device: str) -> None:
     """Raises InputError where rounds were trained on another kind of device: the rest would be another run's."""
-    path = run.path / "timing.jsonl"
+    path = folder.path / "timing.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     trained = {json.loads(line).get("device", "cpu") for line in lines if line.endswith("}")}
     others = sorted(trained - {device})
     if others:
         raise InputError(
-            f"expected --device {others[0]}, on which {str(run.path)!r} has trained so far, got {device}: another "
-            f"device rounds otherwise, and the result would be no one's; or start a run in a new folder"
+            f"expected the device {others[0]!r}, on which {str(folder.path)!r} has trained so far, got {device!r}: "
+            f"another device rounds otherwise, so that nobody could repeat the result; or start a run in a new folder"
         )
-
-
-def _elsewhere(device: str) -> dict[str, str]:
-    """Only of other devices than the CPU, so that other records stay as they were."""
-    return {} if device == "cpu" else {"device": device}
-
-
-def _as_json(
-    state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...]
-) -> dict[str, Any]:
-    # Only of secure sums, so that other records stay as they were.
-    lost = {"vanished": record.vanished} if record.vanished else {}
-    return {
-        "round": state.round_number,
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        **({"by_budget": list(evaluation.by_budget)} if evaluation.by_budget else {}),
-        "epsilons": [None if math.isinf(value) else value for value in spent],
-        "cohort": list(record.cohort),
-        "clipped": record.clipped,
-        "dropped": record.dropped,
-        "update_norm": record.update_norm,
-        **lost,
-    }

@@ -19,12 +19,12 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.training.clients.cohort import ClientData, LocalTraining, local_batches
 from gdpfed.training.rounds import RoundRecord, TrainingState
 
-__all__ = ["run_round"]
+__all__ = ["reference_round"]
 
 Vector = NDArray[np.float64]
 
 
-def run_round(
+def reference_round(
     state: TrainingState,
     *,
     plan: Plan,

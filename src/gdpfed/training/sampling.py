@@ -18,21 +18,27 @@ from numpy.typing import NDArray
 
 from gdpfed import streams
 from gdpfed.planning.plan import Plan
+from gdpfed.training.rounds import IntArray, Sample
 
-__all__ = ["chosen_clients", "sample_clients", "system_coins"]
+__all__ = ["chosen_clients", "poisson", "sample_clients", "system_coins"]
+
+
+def poisson(plan: Plan, assignment: IntArray, *, seed: int) -> Sample:
+    """A simulation's sample, whose coins follow from ``seed``."""
+    return lambda state: sample_clients(
+        plan, assignment, state.participations, seed=seed, round_number=state.round_number
+    )
 
 
 def sample_clients(
-    plan: Plan, assignment: NDArray[np.int64], participations: NDArray[np.int64], *, seed: int, round_number: int
-) -> NDArray[np.int64]:
+    plan: Plan, assignment: IntArray, participations: IntArray, *, seed: int, round_number: int
+) -> IntArray:
     """The clients of one round, in increasing order."""
     coins = streams.generator(seed, "sample", round_number=round_number).random(len(assignment))
     return chosen_clients(plan, assignment, participations, coins)
 
 
-def chosen_clients(
-    plan: Plan, assignment: NDArray[np.int64], participations: NDArray[np.int64], coins: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def chosen_clients(plan: Plan, assignment: IntArray, participations: IntArray, coins: NDArray[np.float64]) -> IntArray:
     """Those whose coin, uniform on [0, 1), is below their group's rate; in increasing order."""
     rates = np.array([group.sampling_rate for group in plan.groups])
     taking_part = coins < rates[assignment]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpfed.flower.server.deployment import Deployment, Evaluate, Fault
+from gdpfed.flower.server.deployment import Evaluate, deploy
+from gdpfed.flower.server.flower_release import Fault
 from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.transport import GridTransport
 from gdpfed.flower.shared.events import EVENTS, events_into
@@ -34,7 +35,7 @@ def serve(
         log=home.log,
         events=events,
     )
-    return Deployment(
+    return deploy(
         home,
         initial=to_vector(model).astype(np.float32),
         shape=shape_of(model),
@@ -43,4 +44,4 @@ def serve(
         evaluate=evaluate,
         fault=fault,
         events=events,
-    ).run()
+    )

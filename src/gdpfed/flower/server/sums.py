@@ -1,8 +1,8 @@
 """One secure sum as a conversation, and several of them in step.
 
 Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a generator: it yields what goes out at a
-stage, takes what came back, and ends with the released sum, or None if it was given up. `together` runs all sums of a
-round side by side: the messages of a stage go out at once, so that a round takes as long as one sum.
+stage, takes what came back, and ends with a `Result`. `together` runs all sums of a round side by side: the messages
+of a stage go out at once, so that a round takes as long as one sum.
 
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
 is called before, and whatever happens afterwards there is no other attempt in this round. If it comes to nothing then,
@@ -77,7 +77,7 @@ class SumConversation:
         model: bytes,
         keys: Callable[[int], bytes],
         charge: Callable[[], None],
-        standing: Callable[[int, bytes], None],
+        standing: Callable[[int, bytes], object],
         randomness: Randomness,
         log: Log,
     ) -> None:

@@ -1,6 +1,6 @@
 """The sums of a round by the secure aggregation protocol: every message, every mask, every noise share.
 
-Place: in `rounds.run_round`, instead of `float_release`. For each sum of the plan (one for each group, or one for all
+Place: a `Release` of `training/rounds.py`. For each sum of the plan (one for each group, or one for all
 if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
 stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
 noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. A sum that is
@@ -18,7 +18,7 @@ Guarantees (tests of the same name):
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ from gdpfed.secure.randomness import SimulatedRandomness
 from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
 from gdpfed.secure.session import Directory, Session
 from gdpfed.training import mechanism
-from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+from gdpfed.training.rounds import IntArray, Released, TrainingState, Updates, cohort_sizes
 
-__all__ = ["MAX_ATTEMPTS", "SERVER", "SecureRelease", "vanishing"]
+__all__ = ["MAX_ATTEMPTS", "SERVER", "SecureRelease", "decoded", "vanishing"]
 
 MAX_ATTEMPTS = 5
 # The server's place among the addresses of clients.
@@ -47,36 +47,38 @@ SERVER = 2**32
 
 def vanishing(cohort: Iterable[int], *, dropout: float, seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
     """Who falls silent in this attempt, and when."""
-    found = {}
+    silent: dict[int, Stage] = {}
     if dropout:
         for client in cohort:
             generator = streams.generator(seed, "dropout", round_number=round_number, client=client)
             coin, when = generator.random((MAX_ATTEMPTS, 2))[attempt]
             if coin < dropout:
-                found[client] = Stage(1 + int(when * len(Stage)))
-    return found
+                silent[client] = Stage(1 + int(when * len(Stage)))
+    return silent
 
 
 class SecureRelease:
     """Releases the sums of one plan; ``dropout`` is both what happens to clients and what the noise is sized for."""
 
-    def __init__(self, plan: Plan, *, num_params: int, dropout: float = 0.0, colluders: float = 0.0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        assignment: IntArray,
+        updates: Updates,
+        *,
+        seed: int,
+        num_params: int,
+        dropout: float = 0.0,
+        colluders: float = 0.0,
+    ) -> None:
+        self._plan, self._assignment, self._updates, self._seed = plan, assignment, updates, seed
         self._tolerance = Tolerance(dropout_rate=dropout, colluding_fraction=colluders)
         self._dropout = dropout
         self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
         self._plan_hash = bytes.fromhex(plan_hash(plan))
-        self._identities: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._identities: dict[int, tuple[bytes, bytes]] = {}
 
-    def __call__(
-        self,
-        state: TrainingState,
-        *,
-        plan: Plan,
-        assignment: NDArray[np.int64],
-        clients: NDArray[np.int64],
-        updates: Updates,
-        seed: int,
-    ) -> Released:
+    def __call__(self, state: TrainingState, clients: IntArray) -> Released:
         """Trains the clients, and runs a protocol for each sum."""
         totals: dict[int, NDArray[np.uint32]] = {}
         clipped = dropped = vanished = 0
@@ -86,28 +88,29 @@ class SecureRelease:
             for planned in self._planned:
                 if planned.place in totals:
                     continue
-                cohort = [int(client) for client in clients if assignment[client] in planned.groups]
-                vanish = self._vanishing(cohort, seed, state.round_number, attempt)
+                cohort = [int(client) for client in clients if self._assignment[client] in planned.groups]
+                vanish = self._vanishing(cohort, state.round_number, attempt)
                 vanished += len(vanish)
                 taking_part += cohort
                 session = self._session(state, planned, attempt)
                 if all(vanish.get(client) == Stage.KEYS for client in cohort):
-                    totals[planned.place] = empty_sum(planned, randomness=_address(session, SERVER, seed))
+                    totals[planned.place] = empty_sum(planned, randomness=self._address(session, SERVER))
                     continue
-                opened = self._opened(session, planned, assignment, cohort, vanish, seed)
+                opened = self._opened(session, planned, cohort, vanish)
                 if opened is not None:
                     running[planned.place] = (planned, opened)
             sums = {group: opened for planned, opened in running.values() for group in planned.groups}
-            for chunk, moved in updates(state.parameters, np.array(sorted(taking_part), dtype=np.int64)):
-                for client, row, length in zip(chunk.tolist(), moved, mechanism.norms(moved).tolist(), strict=True):
-                    group = int(assignment[client])
+            for chunk, changes in self._updates(state, np.array(sorted(taking_part), dtype=np.int64)):
+                lengths = mechanism.norms(changes).tolist()
+                for client, row, length in zip(chunk.tolist(), changes, lengths, strict=True):
+                    group = int(self._assignment[client])
                     if attempt == 0:
                         dropped += not np.isfinite(length)
-                        clipped += bool(np.isfinite(length) and length > plan.groups[group].clip_norm)
+                        clipped += bool(np.isfinite(length) and length > self._plan.groups[group].clip_norm)
                     if group in sums:
                         sums[group].contribute(client, row.numpy())
             for place, (planned, opened) in running.items():
-                server = _address(self._session(state, planned, attempt), SERVER, seed)
+                server = self._address(self._session(state, planned, attempt), SERVER)
                 try:
                     totals[place] = opened.release(planned, randomness=server)
                 except AbortedError:
@@ -118,9 +121,11 @@ class SecureRelease:
         for planned in self._planned:
             if planned.place not in totals:
                 session = self._session(state, planned, MAX_ATTEMPTS)
-                totals[planned.place] = empty_sum(planned, randomness=_address(session, SERVER, seed))
+                totals[planned.place] = empty_sum(planned, randomness=self._address(session, SERVER))
         return Released(
-            sums=sparsified(plan, self._decoded(totals)),
+            sums=decoded(self._planned, totals),
+            clients=clients,
+            cohort=cohort_sizes(self._plan, self._assignment, clients),
             clipped=clipped,
             dropped=dropped,
             vanished=vanished,
@@ -136,44 +141,42 @@ class SecureRelease:
             num_params=planned.num_params,
         )
 
-    def _decoded(self, totals: dict[int, NDArray[np.uint32]]) -> list[torch.Tensor]:
-        return [torch.from_numpy(decode(totals[planned.place], unit=planned.unit)) for planned in self._planned]
+    def _vanishing(self, cohort: Iterable[int], round_number: int, attempt: int) -> dict[int, Stage]:
+        return vanishing(cohort, dropout=self._dropout, seed=self._seed, round_number=round_number, attempt=attempt)
 
-    def _vanishing(self, cohort: Iterable[int], seed: int, round_number: int, attempt: int) -> dict[int, Stage]:
-        return vanishing(cohort, dropout=self._dropout, seed=seed, round_number=round_number, attempt=attempt)
+    def _address(self, session: Session, client: int) -> SimulatedRandomness:
+        return SimulatedRandomness(
+            seed=self._seed,
+            round_number=session.round_number,
+            client=client,
+            place=session.place,
+            attempt=session.attempt,
+        )
 
-    def _identity(self, client: int, seed: int) -> tuple[bytes, bytes]:
+    def _identity(self, client: int) -> tuple[bytes, bytes]:
         """A client's signing key and its public half: the same in every round."""
-        if (seed, client) not in self._identities:
-            address = SimulatedRandomness(seed=seed, round_number=0, client=client)
+        if client not in self._identities:
+            address = SimulatedRandomness(seed=self._seed, round_number=0, client=client)
             private = address.stream("identity").take(KEY_BYTES)
-            self._identities[seed, client] = (private, signing_public(private))
-        return self._identities[seed, client]
+            self._identities[client] = (private, signing_public(private))
+        return self._identities[client]
 
     def _opened(
-        self,
-        session: Session,
-        planned: PlannedSum,
-        assignment: NDArray[np.int64],
-        cohort: list[int],
-        vanish: dict[int, Stage],
-        seed: int,
+        self, session: Session, planned: PlannedSum, cohort: list[int], vanish: dict[int, Stage]
     ) -> InProcessSum | None:
         """A cohort that waits for its inputs, or None if it lost too many before."""
-        server_identity, server_public = self._identity(SERVER, seed)
-        directory = Directory(
-            server=server_public, clients={client: self._identity(client, seed)[1] for client in cohort}
-        )
+        server_identity, server_public = self._identity(SERVER)
+        directory = Directory(server=server_public, clients={client: self._identity(client)[1] for client in cohort})
         clients = {
             client: SecureClient(
                 session=session,
                 planned=planned,
-                group=int(assignment[client]),
+                group=int(self._assignment[client]),
                 client=client,
-                identity=self._identity(client, seed)[0],
+                identity=self._identity(client)[0],
                 directory=directory,
                 tolerance=self._tolerance,
-                randomness=_address(session, client, seed),
+                randomness=self._address(session, client),
             )
             for client in cohort
         }
@@ -184,19 +187,19 @@ class SecureRelease:
             directory=directory,
             tolerance=self._tolerance,
         )
-        made = InProcessSum(server, clients, vanish=vanish)
+        opened = InProcessSum(server, clients, vanish=vanish)
         try:
-            made.open()
+            opened.open()
         except AbortedError:
             return None
-        return made
+        return opened
 
 
-def _address(session: Session, client: int, seed: int) -> SimulatedRandomness:
-    return SimulatedRandomness(
-        seed=seed,
-        round_number=session.round_number,
-        client=client,
-        place=session.place,
-        attempt=session.attempt,
-    )
+def decoded(planned_sums: Sequence[PlannedSum], totals: Mapping[int, NDArray[np.uint32]]) -> list[torch.Tensor]:
+    """Integer sums as the numbers that they stand for; zero for a sum that nobody could pay for."""
+    return [
+        torch.from_numpy(decode(totals[planned.place], unit=planned.unit))
+        if planned.place in totals
+        else torch.zeros(planned.num_params, dtype=torch.float64)
+        for planned in planned_sums
+    ]

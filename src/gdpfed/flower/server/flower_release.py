@@ -1,0 +1,269 @@
+"""The release of a deployment: reserve, ask the nodes for secure sums, charge, keep, publish.
+
+Place: a `Release` of `training/rounds.py`, over a `Transport` that carries packets; no framework here. Encoding and
+decoding are the simulator's functions, and the ledger is charged as `training/releases/charged.py` charges it:
+
+    reserve     each group's attempt at the round: who cannot pay is left out (its number is the session's attempt)
+    charge      durable, before signatures go out: from then on the sum can be unmasked
+    keep        the unmasked sum, with the server's noise, on the disk
+    publish     its hash in the ledger
+
+Killed at any point, the round is run again: a sum that was kept is used as it is; one that was charged and not kept is
+lost, stays spent, and is tried again as another attempt, with fresh keys and its own charge.
+
+Guarantees (tests of the same name):
+  killed_anywhere_no_round_is_released_twice   charges are at least the releases, and a published sum is used as it is.
+  an_exhausted_group_is_left_out       the others go on.
+  a_sum_that_is_given_up_is_noise      charged, kept and published as that of an empty cohort; no record tells.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gdpfed.errors import PrivacyError
+from gdpfed.flower.server.ledger_mark import write_ledger_mark
+from gdpfed.flower.server.released import Kept, KeptSums
+from gdpfed.flower.server.standings import Standings
+from gdpfed.flower.server.sums import SumConversation, together
+from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.events import Events
+from gdpfed.flower.shared.homes import ServerHome
+from gdpfed.flower.shared.terms import Terms
+from gdpfed.flower.shared.test_mode import SERVER, randomness_for
+from gdpfed.flower.shared.wire import pack
+from gdpfed.ledger.book import Charge, Ledger, publish
+from gdpfed.ledger.charges import ExhaustedError
+from gdpfed.planning.people import assign
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import plan_to_toml
+from gdpfed.secure.encoding import PlannedSum, planned_sums
+from gdpfed.secure.server import SecureServer
+from gdpfed.secure.session import Session
+from gdpfed.training.releases.charged import content_hash
+from gdpfed.training.releases.secure_sums import decoded
+from gdpfed.training.rounds import IntArray, Released, TrainingState
+
+__all__ = ["Fault", "FlowerRelease", "HomeRun", "Transport"]
+
+Fault = Callable[[str, int], None]
+
+
+class Transport(Protocol):
+    """What carries packets."""
+
+    def refresh(self) -> None:
+        """Finds nodes that came, before a round."""
+        ...
+
+    def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterable[tuple[int, bytes]]:
+        """Sends to clients by number, and yields what comes back in time."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HomeRun:
+    """The run of a server's home, read once: files that are edited meanwhile change nothing."""
+
+    home: ServerHome
+    name: str
+    plan: Plan
+    settings: DeploymentSettings
+    identity: bytes
+    enrolment: Enrolment
+    assignment: IntArray
+    terms: Terms
+
+    @classmethod
+    def read(cls, home: ServerHome, *, num_params: int) -> "HomeRun":
+        """The run that the home is set for, with a model of so many parameters."""
+        settings, plan, enrolment, name = home.settings, home.plan, home.enrolment, home.run_name
+        terms = Terms(
+            run=name,
+            plan=plan_to_toml(plan),
+            dropout_rate=float(settings.dropout_rate),
+            colluding_fraction=float(settings.colluding_fraction),
+            complete_up_to=settings.complete_up_to,
+            enrolment=enrolment.digest,
+            num_params=num_params,
+            test_seed=settings.test_seed,
+        )
+        return cls(
+            home=home,
+            name=name,
+            plan=plan,
+            settings=settings,
+            identity=home.identity,
+            enrolment=enrolment,
+            assignment=assign(plan, enrolment.budgets),
+            terms=terms,
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class _Attempt:
+    """One attempt at a sum: the groups that take part, their charges, and who was sampled of them."""
+
+    planned: PlannedSum
+    charges: dict[str, Charge]
+    sampled: dict[str, IntArray]
+
+    @property
+    def number(self) -> int:
+        return max(charge.attempt.attempt for charge in self.charges.values())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlowerRelease:
+    """The sums of a run. ``places`` is each client's place in the ledger's population."""
+
+    run: HomeRun
+    ledger: Ledger
+    places: IntArray
+    transport: Transport
+    standings: Standings
+    fault: Fault
+    events: Events
+
+    def __call__(self, state: TrainingState, clients: IntArray) -> Released:
+        """One round; ExhaustedError if the run was closed, or no group can pay for it."""
+        number, name = state.round_number, self.run.name
+        settings, plan = self.run.settings, self.run.plan
+        if not self.ledger.state.run(name).is_open:
+            raise ExhaustedError(f"run {name!r} was closed after {number} rounds", rounds_left=0)
+        planned_of = {
+            planned.place: planned
+            for planned in planned_sums(plan, num_params=len(state.parameters), tolerance=settings.tolerance)
+        }
+        kept_sums = KeptSums(self.run.home.run_path, number)
+        results = {place: kept for place in planned_of if (kept := kept_sums.find(place)) is not None}
+        stopped: set[int] = set()
+        # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
+        for tried in range(settings.max_attempts + 1):
+            missing = [
+                planned for place, planned in planned_of.items() if place not in results and place not in stopped
+            ]
+            if not missing:
+                break
+            attempts = self._reserved(number, missing, clients)
+            stopped |= {planned.place for planned in missing} - attempts.keys()
+            if not attempts and not results:
+                raise ExhaustedError(f"no group of run {name!r} can pay for round {number}", rounds_left=0)
+            self.fault("reserved", number)
+            for place, kept in self._attempted(state, attempts, ask=tried < settings.max_attempts):
+                results[place] = kept
+                kept_sums.keep(place, kept)
+                self.fault("kept", number)
+        totals = {place: kept.total for place, kept in results.items()}
+        sums = dict(zip(planned_of, decoded(list(planned_of.values()), totals), strict=True))
+        self._publish(number, {place: (kept, content_hash(sums[place])) for place, kept in results.items()})
+        self.fault("published", number)
+        write_ledger_mark(self.run.home.run_path, self.ledger)
+        # Who took part stands in the ledger, and nowhere else.
+        return Released(
+            sums=list(sums.values()),
+            clients=np.array([], dtype=np.int64),
+            cohort=tuple(round(group.expected_cohort) for group in plan.groups),
+        )
+
+    def _reserved(self, number: int, missing: list[PlannedSum], sampled: IntArray) -> dict[int, _Attempt]:
+        """An attempt at each sum that some group can pay for."""
+        attempts: dict[int, _Attempt] = {}
+        for planned in missing:
+            attempt = _Attempt(planned=planned, charges={}, sampled={})
+            for group in planned.groups:
+                name = self.run.plan.groups[group].name
+                try:
+                    attempt.charges[name] = self.ledger.reserve(self.run.name, number, name)
+                except ExhaustedError as error:
+                    self.run.home.log(f"round {number}: {error}")
+                    continue
+                attempt.sampled[name] = sampled[self.run.assignment[sampled] == group]
+            if attempt.charges:
+                attempts[planned.place] = attempt
+        return attempts
+
+    def _attempted(
+        self, state: TrainingState, attempts: dict[int, _Attempt], *, ask: bool
+    ) -> Iterable[tuple[int, Kept]]:
+        """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
+        model = state.parameters.numpy().astype("<f4").tobytes()
+        conversations = {
+            place: self._conversation(state.round_number, attempt, model, ask=ask)
+            for place, attempt in attempts.items()
+        }
+        for place, result in together(conversations, self.transport.exchange):
+            attempt = attempts[place]
+            kind = "aborted" if result.total is None else "given up" if result.given_up or not ask else "released"
+            facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
+            self.events(kind, **facts, lost=result.vanished)
+            if result.total is not None:
+                self.fault("unmasked", state.round_number)
+                numbers = {group: charge.attempt.attempt for group, charge in attempt.charges.items()}
+                yield place, Kept(total=result.total, attempts=numbers)
+                continue
+            for charge in attempt.charges.values():
+                if charge.attempt.state == "reserved":
+                    charge.abort("too few clients were left")
+        self.standings.save()
+
+    def _conversation(self, number: int, attempt: _Attempt, model: bytes, *, ask: bool) -> SumConversation:
+        planned, settings = attempt.planned, self.run.settings
+        session = Session(
+            plan_hash=self.run.terms.digest,
+            model_hash=hashlib.sha256(model).digest(),
+            round_number=number,
+            attempt=attempt.number,
+            place=planned.place,
+            num_params=planned.num_params,
+        )
+        invited = sorted(int(client) for clients in attempt.sampled.values() for client in clients) if ask else []
+        signed_terms = self.run.terms.signed(self.run.identity)
+
+        def charge() -> None:
+            self.fault("charging", number)
+            self.events("charged", round=number, groups=list(planned.groups), attempt=attempt.number)
+            for name, reserved in attempt.charges.items():
+                reserved.commit(self.places[attempt.sampled[name]])
+            self.fault("charged", number)
+
+        return SumConversation(
+            planned=planned,
+            session=session,
+            server=SecureServer(
+                session=session,
+                invited=invited,
+                identity=self.run.identity,
+                directory=self.run.enrolment.directory,
+                tolerance=settings.tolerance,
+            ),
+            invited=invited,
+            model=model,
+            keys=lambda client: pack("keys", signed_terms, session.encoded(), self.standings.shown_to(client)),
+            charge=charge,
+            standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
+            randomness=randomness_for(session, client=SERVER, test_seed=settings.test_seed),
+            log=self.run.home.log,
+        )
+
+    def _publish(self, number: int, results: Mapping[int, tuple[Kept, str]]) -> None:
+        """Says in the ledger what left each sum; again after a kill, with the same hashes."""
+        run = self.ledger.state.run(self.run.name)
+        charges, hashes = [], []
+        for kept, digest in results.values():
+            for name, attempt in kept.attempts.items():
+                known = run.attempts_of(number, run.group_number(name))
+                if not known or known[-1].attempt != attempt or known[-1].state not in ("charged", "published"):
+                    has = f"{known[-1]} as {known[-1].state!r}" if known else f"no attempt at round {number}"
+                    raise PrivacyError(
+                        f"the ledger has {has}, a kept sum is of attempt {attempt} of {name!r}: ledger and run folder "
+                        f"are of different times; restore both from one backup"
+                    )
+                charges.append(self.ledger.charge(self.run.name, number, name))
+                hashes.append(digest)
+        if charges:
+            publish(charges, *hashes)
