@@ -108,7 +108,7 @@ def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> N
         if stage == "announce":
             return True
         session = sessions[client]
-        vanishing = release._vanishing([client], seed, session.round_number, session.attempt)
+        vanishing = release._vanishing([client], session.round_number, session.attempt)
         is_silent = client in vanishing and stages[stage] >= vanishing[client]
         silenced.update({stage} if is_silent else set())
         return not is_silent
