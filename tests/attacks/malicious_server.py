@@ -148,7 +148,7 @@ def _signed(world: World, entries: Sequence[messages.Advertisement]) -> messages
     unsigned = messages.Roster(
         session=world.session, topology=topology(len(entries), world.tolerance), entries=tuple(entries)
     )
-    return dataclasses.replace(unsigned, signature=sign(identity("server"), unsigned.signed()))
+    return dataclasses.replace(unsigned, signature=sign(identity("server"), unsigned.signed))
 
 
 def _rostered(
@@ -190,7 +190,7 @@ def _opened_by(
             route = roster.digest + owner.to_bytes(4, "little") + holder.to_bytes(4, "little")
             nonce = owner.to_bytes(4, "little") + bytes(8)
             plain = unseal(joined.channels[owner], nonce=nonce, sealed=box, bound_to=route)
-            point = roster.places[holder] + 1
+            point = roster.point_of(holder)
             held.setdefault((owner, messages.OF_MASK), {})[point] = plain[:SHARE_BYTES]
             held.setdefault((owner, messages.OF_SEED), {})[point] = plain[SHARE_BYTES:]
     return held
@@ -403,7 +403,7 @@ class Attack:
                     signed[number][client] = messages.Agreement.decode(answer).signature
         for number, made in enumerate(sets):
             for colluder in self._at.colluders & set(made.survivors):
-                signed[number][colluder] = sign(identity(f"client {colluder}"), made.signed())
+                signed[number][colluder] = sign(identity(f"client {colluder}"), made.signed)
             agreements = messages.Agreements(
                 roster=self._roster.digest, signatures=tuple(sorted(signed[number].items()))
             ).encode()
@@ -415,7 +415,7 @@ class Attack:
     def _learn(self, holder: int, answer: bytes | None) -> None:
         if answer is not None:
             for owner, kind, share in messages.Shares.decode(answer).shares:
-                self._shares.setdefault((owner, kind), {})[self._roster.places[holder] + 1] = share
+                self._shares.setdefault((owner, kind), {})[self._roster.point_of(holder)] = share
 
     def _replay(self) -> None:
         """Messages that belong elsewhere: none may be answered with anything new."""
@@ -448,7 +448,7 @@ class Attack:
         if secret is None:
             return None
         if kind == messages.OF_MASK:
-            right = AgreementKey(secret).public == self._roster.entries[self._roster.places[owner]].mask_public
+            right = AgreementKey(secret).public == self._roster.entry_of(owner).mask_public
         else:
             committed = self._of.shared[owner].commitment
             right = masks.commitment(secret, session=self._roster.digest, client=owner) == committed
@@ -519,7 +519,7 @@ class Attack:
             raise AssertionError("the model of what is known is wrong: a component did not come out")
 
     def _public(self, client: int) -> bytes:
-        return self._roster.entries[self._roster.places[client]].mask_public
+        return self._roster.entry_of(client).mask_public
 
 
 @dataclass(kw_only=True)

@@ -189,7 +189,7 @@ class _Attack:
             survivors=tuple(client for client in self._everybody if client not in gone),
             lost=gone,
         )
-        signatures = {self._colluder: sign(self._identities[self._colluder], story.signed())}
+        signatures = {self._colluder: sign(self._identities[self._colluder], story.signed)}
         for client in asked:
             confirmed = tuple(
                 (peer, seal)
@@ -228,7 +228,7 @@ class _Attack:
 
     def _secret(self, client: int, revealed: dict[int, messages.Shares], kind: int) -> bytes | None:
         shares = {
-            self._roster.places[holder] + 1: share
+            self._roster.point_of(holder): share
             for holder, made in revealed.items()
             for peer, given, share in made.shares
             if peer == client and given == kind

@@ -117,7 +117,7 @@ class SecureServer:
             raise InputError(f"expected keys for this session, got keys for another {different}")
         if made.client not in self._invited or made.client in self._advertised:
             raise InputError(f"expected keys of every invited client once, got client {made.client}")
-        if not verified(self._directory.clients[made.client], made.signed(), made.signature):
+        if not verified(self._directory.clients[made.client], made.signed, made.signature):
             raise InputError(f"expected keys signed by client {made.client}, got another signature")
         if is_low_order(made.mask_public) or is_low_order(made.seal_public):
             # Every neighbour would refuse to agree on a secret with it, and one client would spoil the sum.
@@ -138,7 +138,7 @@ class SecureServer:
                 session=unsigned.session,
                 topology=unsigned.topology,
                 entries=unsigned.entries,
-                signature=sign(self._identity, unsigned.signed()),
+                signature=sign(self._identity, unsigned.signed),
             )
             self._roster_hash = self._roster.digest
         return self._roster.encode()
@@ -231,7 +231,7 @@ class SecureServer:
         if len(self._signatures) >= roster.topology.quorum:
             # A quorum is all that is shown: more need not be checked.
             return
-        if not verified(self._directory.clients[made.client], self._survivors.signed(), made.signature):
+        if not verified(self._directory.clients[made.client], self._survivors.signed, made.signature):
             raise InputError(f"expected a signature of the survivors by client {made.client}, got another")
         self._signatures[made.client] = made.signature
 
@@ -294,7 +294,7 @@ class SecureServer:
         shares: dict[int, dict[int, bytes]] = {client: {} for client in sorted(self._shared)}
         for holder, made in self._revealed.items():
             for peer, _, share in made.shares:
-                shares[peer][roster.places[holder] + 1] = share
+                shares[peer][roster.point_of(holder)] = share
         threshold = roster.topology.threshold
         for client, found in shares.items():
             if len(found) < threshold:
@@ -302,7 +302,7 @@ class SecureServer:
         secrets = {}
         for client, found in shares.items():
             secret = restore(found, threshold=threshold)
-            if secret is None or not self._is_right(roster.entries[roster.places[client]], secret):
+            if secret is None or not self._is_right(roster.entry_of(client), secret):
                 raise AbortedError(f"the shares of client {client} do not fit together: somebody sent a wrong one")
             secrets[client] = secret
         return secrets
