@@ -59,7 +59,7 @@ __all__ = ["SecureClient"]
 
 
 class SecureClient:
-    """One client in one session. Its identity is its Ed25519 private key; ``group`` is its place in the plan."""
+    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class SecureClient:
             )
         if shape.cohort > self._planned.largest_cohort:
             largest = self._planned.largest_cohort
-            raise PrivacyError(f"expected a cohort of at most {largest}, as the grid is made for, got {shape.cohort}")
+            raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError(
                 "expected degree, threshold, quorum and tolerances that follow from the cohort, got others"
@@ -172,7 +172,7 @@ class SecureClient:
                 raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
 
     def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
-        """For each holder its pair of shares, by client number; a share's point is the place in the roster plus 1."""
+        """For each holder its pair of shares, by client number; a share's point is its holder's in the roster."""
         holders = [self._client, *(peer.client for peer in roster.neighbours_of(self._client))]
         points = [roster.point_of(holder) for holder in holders]
         stream, threshold = self._randomness.stream("shares"), roster.topology.threshold
