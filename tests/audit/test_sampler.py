@@ -18,19 +18,19 @@ def family() -> ReleaseFamily:
 
 def test_independent_coins_tell_nothing(family: ReleaseFamily) -> None:
     plan = small_plan()
-    seen = watch_the_others(plan, place=0, seed=1)
+    seen = watch_the_others(plan, group_index=0, seed=1)
     found = judge(seen, family, claim=1.0, delta=1e-4, alpha=1e-3, measure_noise=False)
     assert not found.contradicts
     missing = seen.scores["others missing"]
     # The others are Poisson whether the canary is there or not: n q a round, at 6 standard errors.
     num_others = np.ceil(3 / plan.groups[0].sampling_rate)
-    mean = rounds_watched(plan, place=0) * num_others * (1 - plan.groups[0].sampling_rate)
+    mean = rounds_watched(plan, group_index=0) * num_others * (1 - plan.groups[0].sampling_rate)
     assert abs(missing.mean() - mean) < 6 * missing.std() / np.sqrt(len(missing))
 
 
 def test_fixed_size_tells_everything(family: ReleaseFamily) -> None:
     fixed = next(control.sampler for control in CONTROLS if control.sampler is not None)
-    seen = watch_the_others(small_plan(), place=0, seed=1, sampler=fixed)
+    seen = watch_the_others(small_plan(), group_index=0, seed=1, sampler=fixed)
     found = judge(seen, family, claim=1.0, delta=1e-4, alpha=1e-3, measure_noise=False)
     assert found.contradicts
     assert found.epsilon_lower > 1.0

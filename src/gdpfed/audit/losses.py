@@ -50,18 +50,23 @@ _MOST_ROUNDS = 200
 _POPULATIONS = 3 * 2**30
 
 
-def rounds_with_losses(plan: Plan, *, place: int) -> int:
+def rounds_with_losses(plan: Plan, *, group_index: int) -> int:
     """So many that a client is sampled once or twice, or all there are."""
-    return int(min(np.ceil(1.5 / plan.groups[place].sampling_rate), plan.num_rounds, _MOST_ROUNDS))
+    return int(min(np.ceil(1.5 / plan.groups[group_index].sampling_rate), plan.num_rounds, _MOST_ROUNDS))
 
 
 def watch_losses(
-    plan: Plan, *, place: int, seed: int, colluders: float = 0.0, make_release: MakeRelease = integer_path.make_release
+    plan: Plan,
+    *,
+    group_index: int,
+    seed: int,
+    colluders: float = 0.0,
+    make_release: MakeRelease = integer_path.make_release,
 ) -> ScoredCanaries:
     """The scores of all populations."""
-    group = plan.groups[place]
+    group = plan.groups[group_index]
     inside = np.arange(NUM_LOSSY) < NUM_LOSSY // 2
-    sums = _released(plan, place, seed, colluders, make_release, num_inside=int(inside.sum())) / group.noise_std
+    sums = _released(plan, group_index, seed, colluders, make_release, num_inside=int(inside.sum())) / group.noise_std
     choose = np.arange(NUM_LOSSY) % _CHOOSE_EVERY == 0
     ratios = release_scores(sums[:, :, 0], noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate)
     scores = {
@@ -78,18 +83,18 @@ def _in_stds(values: NDArray[np.float64], choose: NDArray[np.bool_]) -> NDArray[
 
 
 def _released(
-    plan: Plan, place: int, seed: int, colluders: float, make_release: MakeRelease, *, num_inside: int
+    plan: Plan, group_index: int, seed: int, colluders: float, make_release: MakeRelease, *, num_inside: int
 ) -> NDArray[np.float64]:
     """(rounds, populations, coordinates); those with their client come first."""
-    rounds = rounds_with_losses(plan, place=place)
+    rounds = rounds_with_losses(plan, group_index=group_index)
     alone = before_top_k(plan)
-    position = place
+    position = group_index
     if plan.release != "pooled":
-        alone, position = replace(alone, groups=(alone.groups[place],)), 0
+        alone, position = replace(alone, groups=(alone.groups[group_index],)), 0
     tolerance = every_size_complete(dropout=LOSS_RATE, colluders=colluders)
     size = rounds * NUM_LOSSY * _NUM_PARAMS
     nobody = np.zeros(0, dtype=np.int64)
-    empty = make_release(alone, size, tolerance)(
+    empty = make_release(alone, num_params=size, tolerance=tolerance)(
         initial_state(torch.zeros(size), 0),
         plan=alone,
         assignment=nobody,
@@ -98,7 +103,7 @@ def _released(
         seed=seed * SEEDS + _POPULATIONS,
     )
     sums = empty.sums[0].numpy().reshape(rounds, NUM_LOSSY, _NUM_PARAMS)
-    release = make_release(alone, _NUM_PARAMS, tolerance)
+    release = make_release(alone, num_params=_NUM_PARAMS, tolerance=tolerance)
     state = initial_state(torch.zeros(_NUM_PARAMS), 1)
     client, assignment = np.zeros(1, dtype=np.int64), np.full(1, position, dtype=np.int64)
     update = torch.zeros((1, _NUM_PARAMS), dtype=torch.float64)

@@ -47,21 +47,21 @@ class Sampler(Protocol):
         ...
 
 
-def rounds_watched(plan: Plan, *, place: int) -> int:
+def rounds_watched(plan: Plan, *, group_index: int) -> int:
     """So many that a canary is sampled in one of them with a probability of a quarter, or in 25."""
-    return min(int(np.clip(np.ceil(0.3 / plan.groups[place].sampling_rate), 5, 25)), plan.num_rounds)
+    return min(int(np.clip(np.ceil(0.3 / plan.groups[group_index].sampling_rate), 5, 25)), plan.num_rounds)
 
 
-def watch_the_others(plan: Plan, *, place: int, seed: int, sampler: Sampler = sample_clients) -> ScoredCanaries:
+def watch_the_others(plan: Plan, *, group_index: int, seed: int, sampler: Sampler = sample_clients) -> ScoredCanaries:
     """One score for each population: how many of the others did not take part."""
-    num_others = int(np.clip(np.ceil(_COHORT / plan.groups[place].sampling_rate), 2, 5000))
-    rounds = rounds_watched(plan, place=place)
+    num_others = int(np.clip(np.ceil(_COHORT / plan.groups[group_index].sampling_rate), 2, 5000))
+    rounds = rounds_watched(plan, group_index=group_index)
     inside = np.arange(NUM_POPULATIONS) < NUM_POPULATIONS // 2
     missing = np.empty(NUM_POPULATIONS)
     for population in range(NUM_POPULATIONS):
         # The canary, if there is one, is the first.
         size = num_others + int(inside[population])
-        assignment = np.full(size, place, dtype=np.int64)
+        assignment = np.full(size, group_index, dtype=np.int64)
         participations = np.zeros(size, dtype=np.int64)
         seen = 0
         for round_number in range(rounds):
