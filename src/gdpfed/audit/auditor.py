@@ -22,29 +22,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import CanaryFinding, ScoredCanaries, judge
-from gdpfed.audit.canaries import (
-    MECHANISMS,
-    CanaryPath,
-    MakeRelease,
-    ViewedCanaries,
-    float_path,
-    integer_path,
-    send_canaries,
-)
+from gdpfed.audit.canaries import MECHANISMS, float_path, integer_path, send_canaries
 from gdpfed.audit.controls import CONTROLS, Control
-from gdpfed.audit.equivocation import ONE_LIAR, tell_two_stories
+from gdpfed.audit.equivocation import tell_two_stories
 from gdpfed.audit.ideal import ideal_canaries, smallest_visible
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.losses import rounds_with_losses, watch_losses
-from gdpfed.audit.privacy_curves import CurveFamily, ReleaseFamily, ServerFamily, claims_of
-from gdpfed.audit.sampler import Sampler, rounds_watched, watch_the_others
+from gdpfed.audit.privacy_curves import CurveFamily, ReleaseFamily, ServerFamily
+from gdpfed.audit.sampler import rounds_watched, watch_the_others
 from gdpfed.errors import InputError, suggestion
-from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.adversaries import server_epsilon
 from gdpfed.secure.noise_shares import Tolerance
-from gdpfed.training.sampling import sample_clients
 
 __all__ = ["AuditReport", "AuditRow", "ControlResult", "audit_plan", "check_auditable", "index_of_group"]
 
@@ -187,27 +179,23 @@ def audit_plan(
     tolerance = every_size_complete(dropout=dropout, colluders=colluders)
     audits = [
         _GroupAudit(
-            plan=plan,
-            group_index=index,
-            num_canaries=num_canaries,
-            seed=seed,
+            audited=AuditedGroup(plan=plan, group_index=index, num_canaries=num_canaries, seed=seed),
             tolerance=tolerance,
             alpha=alpha_each,
             say=say,
         )
         for index in indices
     ]
-    strictest = min(audits, key=lambda audit: audit.group.epsilon)
+    strictest = min(audits, key=lambda audit: audit.audited.group.epsilon)
     rows = [row for audit in audits for row in audit.rows(mechanisms, with_power=with_power)]
     if with_integers:
         say("a server that lies")
-        rows.append(strictest.row("protocol", _LIES, strictest.lies(ONE_LIAR)))
+        rows.append(strictest.row("protocol", _LIES, tell_two_stories(strictest.audited)))
     controls: list[ControlResult] = []
-    if with_controls:
-        for control in CONTROLS:
-            if control.is_mistake(plan, group_index=strictest.group_index):
-                say(f"control: {control.name}")
-                controls.append(strictest.control(control))
+    for control in CONTROLS if with_controls else ():
+        if control.is_mistake(strictest.audited):
+            say(f"control: {control.name}")
+            controls.append(strictest.control(control))
     return AuditReport(
         method=plan.method,
         plan_hash=plan_hash(plan),
@@ -220,7 +208,7 @@ def audit_plan(
         alpha_each=alpha_each,
         rows=tuple(rows),
         controls=tuple(controls),
-        deltas=tuple(audit.group.delta for audit in audits),
+        deltas=tuple(audit.audited.group.delta for audit in audits),
         seconds=time.perf_counter() - started,
     )
 
@@ -229,131 +217,88 @@ def audit_plan(
 class _GroupAudit:
     """All claims of one group; ``alpha`` is that of each."""
 
-    plan: Plan
-    group_index: int
-    num_canaries: int
-    seed: int
+    audited: AuditedGroup
     tolerance: Tolerance
     alpha: float
     say: Say = lambda _: None
 
-    @property
-    def group(self) -> Group:
-        return self.plan.groups[self.group_index]
-
     def rows(self, mechanisms: Sequence[str], *, with_power: bool) -> list[AuditRow]:
         """Both views by every mechanism, the sampler, and lost sums."""
-        name = self.group.name
+        name = self.audited.group.name
         tight: dict[str, CanaryFinding] = {}
         visible: dict[str, float | None] = {}
         if with_power:
             self.say(f"{name}: what can be seen")
-            ideal = ideal_canaries(
-                self.plan, group_index=self.group_index, num_canaries=self.num_canaries, seed=self.seed
-            )
+            ideal = ideal_canaries(self.audited)
             tight = {view: self._finding(view, getattr(ideal, view)) for view in _VIEWS}
-            visible = smallest_visible(
-                self.plan,
-                group_index=self.group_index,
-                num_canaries=self.num_canaries,
-                seed=self.seed,
-                alpha=self.alpha,
-            )
+            visible = smallest_visible(self.audited, alpha=self.alpha)
         rows = []
         for mechanism in mechanisms:
             self.say(f"{name}: canaries, {mechanism} sums")
-            sent = self._sent(_PATHS[mechanism])
+            sent = send_canaries(_PATHS[mechanism], self.audited, tolerance=self.tolerance)
             for view in _VIEWS:
                 row = self.row(mechanism, view, getattr(sent, view))
                 rows.append(dataclasses.replace(row, tight=tight.get(view), visible_noise=visible.get(view)))
         self.say(f"{name}: the sampler")
-        rows.append(self.row("sampler", _OTHERS, self._others(sample_clients)))
+        rows.append(self.row("sampler", _OTHERS, watch_the_others(self.audited)))
         if "integer" in mechanisms:
             self.say(f"{name}: lost sums")
-            rows.append(self.row("integer", _LOSSES, self._losses(integer_path.make_release)))
+            lossy = watch_losses(self.audited, colluders=self.tolerance.colluding_fraction)
+            rows.append(self.row("integer", _LOSSES, lossy))
         return rows
 
     def row(self, mechanism: str, view: str, canaries: ScoredCanaries) -> AuditRow:
         """One without a faultless mechanism beside it."""
         finding = self._finding(view, canaries)
-        return AuditRow(group=self.group.name, mechanism=mechanism, view=view, finding=finding)
+        return AuditRow(group=self.audited.group.name, mechanism=mechanism, view=view, finding=finding)
 
     def control(self, control: Control) -> ControlResult:
         """Whether a known mistake is seen."""
+        audited, tolerance = self.audited, self.tolerance
         scored: dict[str, ScoredCanaries] = {}
         if control.sampler is not None:
-            scored[_OTHERS] = self._others(control.sampler)
+            scored[_OTHERS] = watch_the_others(audited, sampler=control.sampler)
         if control.path is not None:
-            sent = self._sent(control.path)
+            sent = send_canaries(control.path, audited, tolerance=tolerance)
             scored.update(release=sent.release, server=sent.server)
         if control.losing is not None:
-            scored[_LOSSES] = self._losses(control.losing)
+            colluders = tolerance.colluding_fraction
+            scored[_LOSSES] = watch_losses(audited, colluders=colluders, make_release=control.losing)
         if control.believed is not None:
-            scored[_LIES] = self.lies(control.believed)
+            scored[_LIES] = tell_two_stories(audited, tolerance=control.believed)
         findings = {view: self._finding(view, canaries) for view, canaries in scored.items()}
         # The release view if it shows there: that is the claim that most people read.
         view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))
         return ControlResult(
             name=control.name,
-            group=self.group.name,
+            group=audited.group.name,
             flagged=findings[view].contradicts,
             view=view,
             finding=findings[view],
         )
 
-    def lies(self, tolerance: Tolerance) -> ScoredCanaries:
-        """A server that tells two stories to clients that go by this tolerance."""
-        return tell_two_stories(
-            self.plan,
-            group_index=self.group_index,
-            num_canaries=self.num_canaries,
-            seed=self.seed,
-            tolerance=tolerance,
-        )
-
-    def _sent(self, path: CanaryPath) -> ViewedCanaries:
-        return send_canaries(
-            path,
-            self.plan,
-            group_index=self.group_index,
-            num_canaries=self.num_canaries,
-            seed=self.seed,
-            tolerance=self.tolerance,
-        )
-
-    def _others(self, sampler: Sampler) -> ScoredCanaries:
-        return watch_the_others(self.plan, group_index=self.group_index, seed=self.seed, sampler=sampler)
-
-    def _losses(self, make_release: MakeRelease) -> ScoredCanaries:
-        return watch_losses(
-            self.plan,
-            group_index=self.group_index,
-            seed=self.seed,
-            colluders=self.tolerance.colluding_fraction,
-            make_release=make_release,
-        )
-
     def _finding(self, view: str, canaries: ScoredCanaries) -> CanaryFinding:
-        group, delta, mechanism = self.group, self.group.delta, self.plan.mechanism(self.group)
-        family: CurveFamily
-        if view in _VIEWS:
-            family, claim = claims_of(self.plan, group_index=self.group_index)[view]
-        elif view == _LIES:
-            claim = server_epsilon(noise_multiplier=group.noise_multiplier, num_participations=1, delta=delta)
-            family = ServerFamily(
-                mechanism=dataclasses.replace(mechanism, num_rounds=1, sampling_rate=1.0), delta=delta
-            )
-        else:
-            # So few rounds cost less than all; what is claimed for all of them is claimed for these.
-            count = rounds_watched if view == _OTHERS else rounds_with_losses
-            rounds = count(self.plan, group_index=self.group_index)
-            claim = group.epsilon_release
-            family = ReleaseFamily(mechanism=dataclasses.replace(mechanism, num_rounds=rounds), delta=delta)
+        family, claim = self._claim(view)
         return judge(
             canaries,
             family,
             claim=claim,
-            delta=delta,
+            delta=self.audited.group.delta,
             alpha=self.alpha,
             measure_noise=view not in (_OTHERS, _LOSSES),
         )
+
+    def _claim(self, view: str) -> tuple[CurveFamily, float]:
+        """The curves that a view is held against, and the epsilon."""
+        audited, delta = self.audited, self.audited.group.delta
+        if view in _VIEWS:
+            return audited.claims()[view]
+        if view == _LIES:
+            noise = audited.group.noise_multiplier
+            once = dataclasses.replace(audited.mechanism, num_rounds=1, sampling_rate=1.0)
+            claim = server_epsilon(noise_multiplier=noise, num_participations=1, delta=delta)
+            return ServerFamily(mechanism=once, delta=delta), claim
+        # So few rounds cost less than all; what is claimed for all of them is claimed for these.
+        num_rounds = rounds_watched(audited) if view == _OTHERS else rounds_with_losses(audited)
+        few = dataclasses.replace(audited.mechanism, num_rounds=num_rounds)
+        return ReleaseFamily(mechanism=few, delta=delta), audited.group.epsilon_release

@@ -28,11 +28,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
 from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.training.rounds import Release, float_release, initial_state
 from gdpfed.training.sampling import sample_clients
@@ -92,20 +93,17 @@ float_path = CanaryPath(make_release=lambda _plan, **_sizes: float_release)
 integer_path = CanaryPath(make_release=IntegerRelease)
 
 
-def observe(
-    path: CanaryPath, plan: Plan, *, group_index: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
-) -> Observed:
-    """One batch of canaries of one group, from the first round to the last."""
-    group = plan.groups[group_index]
+def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Observed:
+    """All canaries in one batch, from the first round to the last."""
+    plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
     inside = np.arange(num_canaries) < num_canaries // 2
-    assignment = np.full(num_canaries, group_index, dtype=np.int64)
+    assignment = np.full(num_canaries, audited.group_index, dtype=np.int64)
     obeyed = before_top_k(path.plan(plan))
     release = path.make_release(obeyed, num_params=num_canaries, tolerance=tolerance or every_size_complete())
     state = initial_state(torch.zeros(num_canaries), num_canaries)
     participations = np.zeros(num_canaries, dtype=np.int64)
     sums = np.empty((plan.num_rounds, num_canaries))
     server_sums = np.empty_like(sums)
-    position = 0 if plan.release == "pooled" else group_index
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
 
     def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -128,15 +126,11 @@ def observe(
             updates=updates,
             seed=seed,
         )
-        sums[round_number] = released.sums[position].numpy()
+        sums[round_number] = released.sums[audited.sum_index].numpy()
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
-        server_sums[round_number] = known[position].numpy()
-    return Observed(
-        sums=sums / group.noise_std,
-        server_sums=server_sums / group.noise_std,
-        taking_part=taking_part,
-        inside=inside,
-    )
+        server_sums[round_number] = known[audited.sum_index].numpy()
+    stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
+    return Observed(sums=stds, server_sums=server_stds, taking_part=taking_part, inside=inside)
 
 
 def before_top_k(plan: Plan) -> Plan:
@@ -144,25 +138,22 @@ def before_top_k(plan: Plan) -> Plan:
     return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
 
 
-def send_canaries(
-    path: CanaryPath, plan: Plan, *, group_index: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
-) -> ViewedCanaries:
-    """At least ``num_canaries`` canaries, in batches, and their scores."""
-    if num_canaries < 200:
-        raise InputError(f"expected 200 canaries or more, got {num_canaries}: fewer cannot show anything")
+def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> ViewedCanaries:
+    """At least as many canaries as are wanted, in batches, and their scores."""
+    wanted = audited.num_canaries
+    if wanted < 200:
+        raise InputError(f"expected 200 canaries or more, got {wanted}: fewer cannot show anything")
     # With about ten inside in a cohort, where that is possible.
-    most = 2 * int(np.clip(10 / plan.groups[group_index].sampling_rate, 100, 2000))
-    size = min(most, 2 * (num_canaries // 2))
+    size = min(2 * int(np.clip(10 / audited.group.sampling_rate, 100, 2000)), 2 * (wanted // 2))
     batches = (
-        observe(path, plan, group_index=group_index, num_canaries=size, seed=seed * SEEDS + batch, tolerance=tolerance)
-        for batch in range(-(-num_canaries // size))
+        replace(audited, num_canaries=size, seed=audited.seed * SEEDS + number) for number in range(-(-wanted // size))
     )
-    return scored(batches, plan, group_index=group_index)
+    return scored((observe(path, batch, tolerance=tolerance) for batch in batches), audited.group)
 
 
-def scored(batches: Iterable[Observed], plan: Plan, *, group_index: int) -> ViewedCanaries:
+def scored(batches: Iterable[Observed], group: Group) -> ViewedCanaries:
     """The scores of all batches; every second canary chooses the test."""
-    noise, rate = plan.groups[group_index].noise_multiplier, plan.groups[group_index].sampling_rate
+    noise, rate = group.noise_multiplier, group.sampling_rate
     columns = []
     for batch in batches:
         choosing = np.arange(len(batch.inside)) % 2 == 0

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.canaries import CanaryPath, MakeRelease, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
@@ -41,11 +42,11 @@ class Control:
     losing: MakeRelease | None = None
     believed: Tolerance | None = None
 
-    def is_mistake(self, plan: Plan, *, group_index: int) -> bool:
+    def is_mistake(self, audited: AuditedGroup) -> bool:
         """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
         if self.sampler is not None:
-            return plan.groups[group_index].sampling_rate < 1
-        return plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
+            return audited.group.sampling_rate < 1
+        return audited.plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
 
 
 def _divided_by_the_cohort(share: NoiseShare) -> int:

@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS
 from gdpfed.errors import PrivacyError
-from gdpfed.planning.plan import Plan
 from gdpfed.secure import masks, messages
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.client_state import ClientState, Secrets
@@ -252,17 +252,14 @@ class _Attack:
         return total - self._unmasked(self._colluder, colluders.seed, colluders.mask)
 
 
-def tell_two_stories(
-    plan: Plan, *, group_index: int, num_canaries: int, seed: int, tolerance: Tolerance = ONE_LIAR
-) -> ScoredCanaries:
+def tell_two_stories(audited: AuditedGroup, *, tolerance: Tolerance = ONE_LIAR) -> ScoredCanaries:
     """One score for each victim: whether what the server reads of it is nearer to the clip norm than to nothing."""
-    group = plan.groups[group_index]
+    group, seed = audited.group, audited.seed
     cohort = cohort_size(group.noise_multiplier)
     victims = _victims_in(cohort, tolerance)
-    sums = planned_sums(plan, num_params=victims, tolerance=tolerance)
     lying = LyingServer(
-        planned=sums[0 if plan.release == "pooled" else group_index],
-        group=group_index,
+        planned=planned_sums(audited.plan, num_params=victims, tolerance=tolerance)[audited.sum_index],
+        group=audited.group_index,
         tolerance=tolerance,
         identities={
             client: SimulatedRandomness(seed=seed, round_number=0, client=client).stream("identity").take(KEY_BYTES)
@@ -270,7 +267,7 @@ def tell_two_stories(
         },
     )
     nearer, inside = [], []
-    for number in range(-(-num_victims(num_canaries) // victims)):
+    for number in range(-(-num_victims(audited.num_canaries) // victims)):
         present = (np.arange(victims) + number) % 2 == 0
         updates = np.zeros((cohort, victims))
         updates[np.arange(victims), np.arange(victims)] = group.clip_norm * present

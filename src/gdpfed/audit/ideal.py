@@ -9,15 +9,14 @@ Guarantees (tests of the same name):
 
 import bisect
 import functools
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from gdpfed import streams
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.canaries import SEEDS, Observed, ViewedCanaries, scored
-from gdpfed.audit.privacy_curves import claims_of
-from gdpfed.planning.plan import Plan
 
 __all__ = ["FRACTIONS", "ideal_canaries", "smallest_visible"]
 
@@ -27,26 +26,21 @@ FRACTIONS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.
 _IDEAL = 2**31
 
 
-def ideal_canaries(
-    plan: Plan, *, group_index: int, num_canaries: int, seed: int, fraction: float = 1.0
-) -> ViewedCanaries:
+def ideal_canaries(audited: AuditedGroup, *, fraction: float = 1.0) -> ViewedCanaries:
     """As `canaries.send_canaries`, of the mechanism that the accountant judges."""
-
-    def batches() -> Iterator[Observed]:
-        for number, start in enumerate(range(0, num_canaries, _BATCH)):
-            yield _observe(
-                plan,
-                group_index=group_index,
-                num_canaries=min(_BATCH, num_canaries - start),
-                seed=seed * SEEDS + _IDEAL + number,
-                fraction=fraction,
-            )
-
-    return scored(batches(), plan, group_index=group_index)
+    batches = (
+        replace(
+            audited,
+            num_canaries=min(_BATCH, audited.num_canaries - start),
+            seed=audited.seed * SEEDS + _IDEAL + number,
+        )
+        for number, start in enumerate(range(0, audited.num_canaries, _BATCH))
+    )
+    return scored((_observe(batch, fraction) for batch in batches), audited.group)
 
 
-def _observe(plan: Plan, *, group_index: int, num_canaries: int, seed: int, fraction: float) -> Observed:
-    group = plan.groups[group_index]
+def _observe(audited: AuditedGroup, fraction: float) -> Observed:
+    plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
     shape = (plan.num_rounds, num_canaries)
     taking_part = streams.generator(seed, "sample").random(shape) < group.sampling_rate
     if plan.max_participations is not None:
@@ -57,20 +51,16 @@ def _observe(plan: Plan, *, group_index: int, num_canaries: int, seed: int, frac
     return Observed(sums=sums, server_sums=sums, taking_part=taking_part, inside=inside)
 
 
-def smallest_visible(
-    plan: Plan, *, group_index: int, num_canaries: int, seed: int, alpha: float
-) -> dict[str, float | None]:
+def smallest_visible(audited: AuditedGroup, *, alpha: float) -> dict[str, float | None]:
     """For each view the largest fraction of the noise at which a lack of it was flagged, in one simulation of each.
 
     By bisection; None if not even the smallest was.
     """
-    delta, claims = plan.groups[group_index].delta, claims_of(plan, group_index=group_index)
+    delta, claims = audited.group.delta, audited.claims()
 
     @functools.cache
     def flagged(step: int) -> dict[str, bool]:
-        canaries = ideal_canaries(
-            plan, group_index=group_index, num_canaries=num_canaries, seed=seed + 1, fraction=FRACTIONS[step]
-        )
+        canaries = ideal_canaries(replace(audited, seed=audited.seed + 1), fraction=FRACTIONS[step])
         return {
             view: judge(
                 getattr(canaries, view), family, claim=np.inf, delta=delta, alpha=alpha, measure_noise=False

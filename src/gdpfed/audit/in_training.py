@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gdpfed import streams
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.auditor import check_auditable
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
-from gdpfed.audit.privacy_curves import claims_of
 from gdpfed.audit.scores import release_scores, server_scores
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
@@ -197,7 +197,7 @@ def _judged(
         "release": release_scores(sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
         "server": server_scores(sums, taking_part, noise_multiplier=noise),
     }
-    claims = claims_of(plan, group_index=place)
+    claims = AuditedGroup(plan=plan, group_index=place, num_canaries=len(inside), seed=0).claims()
     return {
         view: judge_one_run(scores[view], inside, family, claim=claim, delta=group.delta, alpha=alpha / len(claims))
         for view, (family, claim) in claims.items()

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from gdpfed.planning.plan import Plan
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
     SampledGaussian,
@@ -31,7 +30,7 @@ from gdpfed.privacy.accountant import (
     grid_interval,
 )
 
-__all__ = ["CurveFamily", "PrivacyCurve", "ReleaseFamily", "ServerFamily", "claims_of", "gaussian_delta"]
+__all__ = ["CurveFamily", "PrivacyCurve", "ReleaseFamily", "ServerFamily", "gaussian_delta"]
 
 FloatArray = NDArray[np.float64]
 
@@ -165,17 +164,6 @@ class ServerFamily:
             middle = (low + high) / 2
             low, high = (middle, high) if is_below(middle) else (low, middle)
         return low
-
-
-def claims_of(plan: Plan, *, group_index: int) -> dict[str, tuple[CurveFamily, float]]:
-    """For both views of a group: its curves, and the epsilon that the plan claims at the group's delta."""
-    group = plan.groups[group_index]
-    mechanism, delta = plan.mechanism(group), group.delta
-    capped = ServerFamily(mechanism=mechanism, delta=delta, max_participations=plan.max_participations)
-    return {
-        "release": (ReleaseFamily(mechanism=mechanism, delta=delta), group.epsilon_release),
-        "server": (capped, group.epsilon_server),
-    }
 
 
 def gaussian_delta(epsilons: FloatArray, shift: float) -> FloatArray:
