@@ -9,7 +9,9 @@ from gdpfed.secure import messages
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
-from tests.attacks.malicious_server import Attack, Tally, play, prepared
+from tests.attacks.malicious_cohort import prepared
+from tests.attacks.malicious_server import Tally, play
+from tests.attacks.malicious_strategy import Attack
 from tests.secure.cohorts import World
 
 # Mostly small ones, where one client matters most; from 13 on also in circles.

@@ -14,11 +14,10 @@ from gdpfed.flower.node.own_ledger import Spend
 from gdpfed.flower.shared.homes import NodeBudget, NodeHome, server_allowance
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.wire import pack
-from gdpfed.planning import plan as planning
 from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import plan_to_toml
-from gdpfed.privacy import accountant
 from gdpfed.secure.session import Session
+from tests.attacks.defences import without_the_rule
 from tests.flower.federations import DELTA, NUM_PARAMS, Federation
 
 VICTIM = 1
@@ -46,14 +45,6 @@ def asked_for_keys(federation: Federation, plan: Plan) -> bytes:
     )
     node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     return node.answer("keys", pack("keys", terms.signed(federation.home.identity), session.encoded(), b""))
-
-
-@contextlib.contextmanager
-def without_the_rule() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (planning, accountant):
-            patch.setattr(module, "check_promises_something", lambda **_: None)
-        yield
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """Attacks on what a plan promises. Each is performed and must fail; with the fix taken out it must succeed (teeth)."""
 
-import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from gdpfed.cli import main
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.planning import people as members
-from gdpfed.planning import plan as planning
 from gdpfed.planning import plan_file
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan, guaranteed
@@ -28,6 +26,7 @@ from gdpfed.runs.folder import RunFolder, create_run, open_run
 from gdpfed.runs.loop import Progress
 from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task, load_task
+from tests.attacks.defences import without_the_rule
 
 Printed = tuple[int, str]
 
@@ -43,14 +42,6 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Printed:
 # 1. A promise that is empty: delta is above the probability of taking part, so epsilon is 0 with next to no noise.
 
 BARE = {"delta": 1e-5, "sampling_rate": 1e-7, "noise_multiplier": 0.2}
-
-
-@contextlib.contextmanager
-def without_the_rule() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (planning, accountant):
-            patch.setattr(module, "check_promises_something", lambda **_: None)
-        yield
 
 
 def bare_plan() -> Plan:

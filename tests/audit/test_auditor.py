@@ -6,7 +6,8 @@ import json
 import pytest
 
 from gdpfed.audit import auditor as auditing
-from gdpfed.audit.auditor import audit_plan, group_place
+from gdpfed.audit.audited_group import AuditedGroup
+from gdpfed.audit.auditor import audit_plan, index_of_group
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.errors import InputError
@@ -38,15 +39,15 @@ def test_correct_code_is_never_flagged(seed: int) -> None:
             assert row.finding.curve_lower <= row.finding.curve_claim
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_every_control_is_flagged(place: int) -> None:
+@pytest.mark.parametrize("group_index", [0, 1, 2])
+def test_every_control_is_flagged(group_index: int) -> None:
     """At budgets 0.5, 1.5 and 3, with 6,000 canaries."""
-    plan = fmnist_plan()
     assert len(CONTROLS) == 7
+    audited = AuditedGroup(plan=fmnist_plan(), group_index=group_index, num_canaries=6_000, seed=1)
     tolerance = every_size_complete(dropout=0.1, colluders=0.1)
-    sending = auditing._Sending(num_canaries=6_000, seed=1, tolerance=tolerance, alpha=1e-4)
+    audit = auditing._GroupAudit(audited=audited, tolerance=tolerance, alpha=1e-4)
     for control in CONTROLS:
-        result = auditing._run_control(control, plan, place, sending)
+        result = audit.control(control)
         assert result.flagged, control.name
         if control.path is not None or control.believed is not None:
             assert (result.finding.noise_at_most or 9) < 1
@@ -66,7 +67,13 @@ def test_server_view_exceeds_the_release_epsilon() -> None:
     """An "epsilon 0.5" release: whoever knows who took part has more than 0.5, and less than the server's epsilon."""
     plan = fmnist_plan()
     report = audit_plan(
-        plan, seed=1, num_canaries=10_000, mechanisms=("float",), places=[0], with_controls=False, with_power=False
+        plan,
+        seed=1,
+        num_canaries=10_000,
+        mechanisms=("float",),
+        group_indices=[0],
+        with_controls=False,
+        with_power=False,
     )
     release, server = (next(row.finding for row in report.rows if row.view == view) for view in ("release", "server"))
     assert release.epsilon_lower <= plan.groups[0].epsilon == 0.5
@@ -76,7 +83,7 @@ def test_server_view_exceeds_the_release_epsilon() -> None:
 
 def test_report_states_its_power() -> None:
     plan = small_plan()
-    report = audit_plan(plan, seed=4, num_canaries=1_000, mechanisms=("float",), places=[2], with_controls=False)
+    report = audit_plan(plan, seed=4, num_canaries=1_000, mechanisms=("float",), group_indices=[2], with_controls=False)
     content = json.loads(json.dumps(report.as_json(), allow_nan=False))
     assert content["contradicted"] is False
     assert content["every_control_flagged"] is None
@@ -92,7 +99,14 @@ def test_alpha_is_for_all_claims() -> None:
     """Of integer sums also lost ones, in each group, and the server that lies."""
     plan = small_plan()
     report = audit_plan(
-        plan, seed=4, num_canaries=400, places=[1, 2], dropout=0.2, colluders=0.0, with_controls=False, with_power=False
+        plan,
+        seed=4,
+        num_canaries=400,
+        group_indices=[1, 2],
+        dropout=0.2,
+        colluders=0.0,
+        with_controls=False,
+        with_power=False,
     )
     assert len(report.rows) == 13
     assert report.alpha_each == pytest.approx(1e-3 / 13)
@@ -116,7 +130,13 @@ def test_a_false_plan_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(auditing._PATHS, "float", dataclasses.replace(auditing._PATHS["float"], plan=short))
     report = audit_plan(
-        plan, seed=1, num_canaries=3_000, mechanisms=("float",), places=[1], with_controls=False, with_power=False
+        plan,
+        seed=1,
+        num_canaries=3_000,
+        mechanisms=("float",),
+        group_indices=[1],
+        with_controls=False,
+        with_power=False,
     )
     assert report.contradicted
     server = next(row.finding for row in report.rows if row.view == "server")
@@ -134,4 +154,4 @@ def test_what_cannot_be_audited_is_refused() -> None:
     with pytest.raises(InputError, match=r"dropout_rate < 0\.5"):
         audit_plan(plan, seed=1, dropout=0.5)
     with pytest.raises(InputError, match="did you mean 'group 1'"):
-        group_place(plan, "group1")
+        index_of_group(plan, "group1")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.canaries import float_path, integer_path, observe, send_canaries
 from gdpfed.audit.ideal import ideal_canaries
 from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
@@ -25,20 +26,20 @@ def test_only_canaries_inside_move_the_sum(method: str, integers: bool, monkeypa
     for module in ("audit.integer_release", "secure.server"):
         monkeypatch.setattr(f"gdpfed.{module}.discrete_gaussian", lambda num, **_named: np.zeros(num, dtype=np.int64))
     plan = small_plan(method)
-    for place, group in enumerate(plan.groups):
+    for index, group in enumerate(plan.groups):
         path = integer_path if integers else float_path
-        seen = observe(path, plan, place=place, num_canaries=80, seed=3)
+        seen = observe(path, AuditedGroup(plan=plan, group_index=index, num_canaries=80, seed=3))
         expected = (seen.taking_part & seen.inside) / group.noise_multiplier
         np.testing.assert_allclose(seen.sums, expected, atol=1e-3 if integers else 1e-9)
         assert seen.inside.sum() == 40
         # The real sampler's coins, of all 80.
-        coins = sample_clients(plan, np.full(80, place), np.zeros(80, dtype=np.int64), seed=3, round_number=2)
+        coins = sample_clients(plan, np.full(80, index), np.zeros(80, dtype=np.int64), seed=3, round_number=2)
         np.testing.assert_array_equal(np.flatnonzero(seen.taking_part[2]), coins)
 
 
 def test_the_cap_is_kept() -> None:
     plan = dataclasses.replace(small_plan(), max_participations=1)
-    seen = observe(float_path, plan, place=2, num_canaries=60, seed=1)
+    seen = observe(float_path, AuditedGroup(plan=plan, group_index=2, num_canaries=60, seed=1))
     assert seen.taking_part.sum(axis=0).max() == 1
 
 
@@ -46,7 +47,8 @@ def test_canaries_follow_the_seed() -> None:
     plan = small_plan()
     for path in (float_path, integer_path):
         first, again, other = (
-            send_canaries(path, plan, place=1, num_canaries=400, seed=seed).release for seed in (1, 1, 2)
+            send_canaries(path, AuditedGroup(plan=plan, group_index=1, num_canaries=400, seed=seed)).release
+            for seed in (1, 1, 2)
         )
         for name, scores in first.scores.items():
             np.testing.assert_array_equal(scores, again.scores[name])
@@ -178,14 +180,14 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
 
 def test_too_few_canaries_are_refused() -> None:
     with pytest.raises(InputError, match="200 canaries"):
-        send_canaries(float_path, small_plan(), place=0, num_canaries=100, seed=1)
+        send_canaries(float_path, AuditedGroup(plan=small_plan(), group_index=0, num_canaries=100, seed=1))
 
 
 def test_ideal_is_the_planned_mechanism() -> None:
     """Server scores are sums of k Gaussians: mean +-k / (2 sigma^2) inside and outside, at 6 standard errors."""
     plan = small_plan()
     group = plan.groups[2]
-    made = ideal_canaries(plan, place=2, num_canaries=20_000, seed=1).server
+    made = ideal_canaries(AuditedGroup(plan=plan, group_index=2, num_canaries=20_000, seed=1)).server
     scores = made.scores["likelihood ratio"]
     mean = plan.num_rounds * group.sampling_rate / (2 * group.noise_multiplier**2)
     for inside, sign in ((made.inside, 1), (~made.inside, -1)):

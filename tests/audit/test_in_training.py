@@ -116,5 +116,5 @@ def test_secure_sums_can_be_audited(tiny: Task, method: str, averaging: float) -
 
 
 def test_too_many_canaries_for_the_memory_are_refused(tiny: Task, plan: Plan) -> None:
-    with pytest.raises(InputError, match="use fewer with --canaries"):
+    with pytest.raises(InputError, match="use fewer canaries"):
         audit_training(tiny, plan, place=0, seed=2, num_canaries=10**7, num_workers=1)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import course_of, every_size_complete
@@ -18,7 +19,7 @@ LOSING = next(control.losing for control in CONTROLS if control.losing is not No
 def test_lost_sums_tell_nothing(method: str, seed: int) -> None:
     plan = small_plan(method)
     group = plan.groups[0]
-    seen = watch_losses(plan, place=0, seed=seed, colluders=0.1)
+    seen = watch_losses(AuditedGroup(plan=plan, group_index=0, num_canaries=0, seed=seed), colluders=0.1)
     family = ReleaseFamily(mechanism=plan.mechanism(group), delta=group.delta)
     found = judge(seen, family, claim=1.0, delta=group.delta, alpha=1e-3, measure_noise=False)
     assert not found.contradicts
@@ -30,7 +31,8 @@ def test_zeros_tell_of_somebody() -> None:
     assert LOSING is not None
     plan = small_plan()
     group = plan.groups[0]
-    seen = watch_losses(plan, place=0, seed=1, colluders=0.1, make_release=LOSING)
+    audited = AuditedGroup(plan=plan, group_index=0, num_canaries=0, seed=1)
+    seen = watch_losses(audited, colluders=0.1, make_release=LOSING)
     family = ReleaseFamily(mechanism=plan.mechanism(group), delta=group.delta)
     found = judge(seen, family, claim=1.0, delta=group.delta, alpha=1e-3, measure_noise=False)
     assert found.contradicts

@@ -22,7 +22,7 @@ WORLD = World(size=5, tolerance=TOLERANCE)
 def resigned(roster: messages.Roster, **changes: Any) -> bytes:
     """Another roster, properly signed by the server."""
     unsigned = dataclasses.replace(roster, **changes)
-    return dataclasses.replace(unsigned, signature=sign(identity("server"), unsigned.signed())).encode()
+    return dataclasses.replace(unsigned, signature=sign(identity("server"), unsigned.signed)).encode()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_refuses_a_second_set() -> None:
     assert client.agree(stages.survivors[0]) == first
     # Nor does a quorum of signatures of another set open anything.
     forged = tuple(
-        (number, sign(identity(f"client {number}"), messages.Survivors.decode(other).signed())) for number in range(4)
+        (number, sign(identity(f"client {number}"), messages.Survivors.decode(other).signed)) for number in range(4)
     )
     with pytest.raises(PrivacyError, match="signatures of these survivors"):
         client.reveal(messages.Agreements(roster=right.roster, signatures=forged).encode())
@@ -68,7 +68,7 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     with pytest.raises(PrivacyError, match="server has signed"):
         client.share(dataclasses.replace(roster, signature=bytes(64)).encode())
     with pytest.raises(PrivacyError, match="server has signed"):
-        client.share(dataclasses.replace(roster, signature=sign(identity("client 1"), roster.signed())).encode())
+        client.share(dataclasses.replace(roster, signature=sign(identity("client 1"), roster.signed)).encode())
     unsigned = dataclasses.replace(entries[2], signature=bytes(64))
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], unsigned, *entries[3:])))
@@ -77,7 +77,7 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], swapped, *entries[3:])))
     stranger = dataclasses.replace(entries[4], client=77)
-    stranger = dataclasses.replace(stranger, signature=sign(identity("stranger"), stranger.signed()))
+    stranger = dataclasses.replace(stranger, signature=sign(identity("stranger"), stranger.signed))
     with pytest.raises(PrivacyError, match="enrolled clients"):
         client.share(resigned(roster, entries=(*entries[:4], stranger)))
     without = resigned(roster, entries=entries[1:], topology=topology(4, TOLERANCE))

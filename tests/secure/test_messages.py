@@ -19,7 +19,7 @@ from tests.secure.cohorts import Stages, World, server_state
 NUM_PARAMS = 50
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     "advertisement": messages.Advertisement.decode,
-    "roster": messages.Roster._read,
+    "roster": messages._remembered_roster.__wrapped__,
     "sealed shares": messages.SealedShares.decode,
     "delivery": messages.Delivery.decode,
     "masked input": lambda content: messages.MaskedInput.decode(content, num_params=NUM_PARAMS),

@@ -258,7 +258,7 @@ def test_advertisements_are_checked() -> None:
     for name in ("mask_public", "seal_public"):
         # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
         low = dataclasses.replace(made, **{name: bytes(32)})
-        wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed())))
+        wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed)))
     for message in wrong:
         with pytest.raises(InputError):
             server.receive_advertisement(message.encode())

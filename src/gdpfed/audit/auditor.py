@@ -17,14 +17,14 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdpfed.audit.bounds import Finding, ScoredCanaries, judge
-from gdpfed.audit.canaries import MECHANISMS, Path, ViewedCanaries, float_path, integer_path, send_canaries
+from gdpfed.audit.audited_group import AuditedGroup
+from gdpfed.audit.bounds import CanaryFinding, ScoredCanaries, judge
+from gdpfed.audit.canaries import MECHANISMS, float_path, integer_path, send_canaries
 from gdpfed.audit.controls import CONTROLS, Control
 from gdpfed.audit.equivocation import tell_two_stories
 from gdpfed.audit.ideal import ideal_canaries, smallest_visible
@@ -38,9 +38,10 @@ from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.adversaries import server_epsilon
 from gdpfed.secure.noise_shares import Tolerance
 
-__all__ = ["AuditReport", "AuditRow", "ControlResult", "audit_plan", "families", "finding_as_json", "group_place"]
+__all__ = ["AuditReport", "AuditRow", "ControlResult", "audit_plan", "check_auditable", "index_of_group"]
 
 _PATHS = {"float": float_path, "integer": integer_path}
+_VIEWS = ("release", "server")
 # Sampling, clipping and noise are the group's own; the sampler is watched once for each.
 _OTHERS, _LOSSES, _LIES = "others", "losses", "lies"
 
@@ -55,9 +56,20 @@ class AuditRow:
     group: str
     mechanism: str
     view: str
-    finding: Finding
-    tight: Finding | None
-    visible_noise: float | None
+    finding: CanaryFinding
+    tight: CanaryFinding | None = None
+    visible_noise: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for json.dumps."""
+        return {
+            "group": self.group,
+            "mechanism": self.mechanism,
+            "view": self.view,
+            **self.finding.as_json(),
+            "tight_mechanism": None if self.tight is None else self.tight.as_json(),
+            "smallest_visible_noise": self.visible_noise,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,12 @@ class ControlResult:
     group: str
     flagged: bool
     view: str
-    finding: Finding
+    finding: CanaryFinding
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for json.dumps."""
+        facts = {"name": self.name, "group": self.group, "flagged": self.flagged, "view": self.view}
+        return {**facts, **self.finding.as_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,73 +131,26 @@ class AuditReport:
             "alpha": self.alpha,
             "alpha_of_each_claim": self.alpha_each,
             "deltas": list(self.deltas),
-            "claims": [
-                {
-                    "group": row.group,
-                    "mechanism": row.mechanism,
-                    "view": row.view,
-                    **finding_as_json(row.finding),
-                    "tight_mechanism": None if row.tight is None else finding_as_json(row.tight),
-                    "smallest_visible_noise": row.visible_noise,
-                }
-                for row in self.rows
-            ],
-            "controls": [
-                {
-                    "name": control.name,
-                    "group": control.group,
-                    "flagged": control.flagged,
-                    "view": control.view,
-                    **finding_as_json(control.finding),
-                }
-                for control in self.controls
-            ],
+            "claims": [row.as_json() for row in self.rows],
+            "controls": [control.as_json() for control in self.controls],
             "seconds": round(self.seconds, 2),
         }
 
 
-def finding_as_json(finding: Finding) -> dict[str, Any]:
-    """Ready for json.dumps; an infinite claim is null."""
-    content = {**dataclasses.asdict(finding), "contradicts": finding.contradicts}
-    return {name: None if value == math.inf else value for name, value in content.items()}
-
-
-def families(plan: Plan, *, place: int) -> dict[str, CurveFamily]:
-    """The curves of both views of one group."""
-    group = plan.groups[place]
-    mechanism = plan.mechanism(group)
-    return {
-        "release": ReleaseFamily(mechanism=mechanism, delta=group.delta),
-        "server": ServerFamily(mechanism=mechanism, delta=group.delta, max_participations=plan.max_participations),
-    }
-
-
-def group_place(plan: Plan, name: str) -> int:
-    """The place of the group of this name."""
+def index_of_group(plan: Plan, name: str) -> int:
+    """The index of the group of this name."""
     names = [group.name for group in plan.groups]
     if name not in names:
         raise InputError(f"expected a group of the plan ({', '.join(names)}), got {name!r}{suggestion(name, names)}")
     return names.index(name)
 
 
-def _check(plan: Plan, mechanisms: Sequence[str], alpha: float) -> None:
+def check_auditable(plan: Plan, *, alpha: float) -> None:
+    """Refuses a plan without a promise, and an error probability that says nothing."""
     if not plan.is_private:
         raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
-    for name in mechanisms:
-        if name not in MECHANISMS:
-            raise InputError(f"expected mechanism 'float' or 'integer', got {name!r}{suggestion(name, MECHANISMS)}")
     if not 0 < alpha < 0.5:
         raise InputError(f"expected 0 < alpha < 0.5, got alpha={alpha}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sending:
-    """What is the same for all claims of a report; ``alpha`` is that of each."""
-
-    num_canaries: int
-    seed: int
-    tolerance: Tolerance
-    alpha: float
 
 
 def audit_plan(
@@ -190,40 +160,42 @@ def audit_plan(
     num_canaries: int = 10_000,
     alpha: float = 1e-3,
     mechanisms: Sequence[str] = MECHANISMS,
-    places: Sequence[int] | None = None,
+    group_indices: Sequence[int] | None = None,
     dropout: float = 0.1,
     colluders: float = 0.1,
     with_controls: bool = True,
     with_power: bool = True,
     say: Say = lambda _: None,
 ) -> AuditReport:
-    """Tries to contradict every claim of ``plan``; ``places`` are the groups to audit, all by default."""
-    _check(plan, mechanisms, alpha)
+    """Tries to contradict every claim of ``plan``; ``group_indices`` are the groups to audit, all by default."""
+    check_auditable(plan, alpha=alpha)
+    for name in mechanisms:
+        if name not in MECHANISMS:
+            raise InputError(f"expected mechanism 'float' or 'integer', got {name!r}{suggestion(name, MECHANISMS)}")
     started = time.perf_counter()
-    audited = range(len(plan.groups)) if places is None else places
+    indices = range(len(plan.groups)) if group_indices is None else group_indices
     with_integers = "integer" in mechanisms
-    each = alpha / (len(audited) * (2 * len(mechanisms) + 1 + with_integers) + with_integers)
-    sending = _Sending(
-        num_canaries=num_canaries,
-        seed=seed,
-        tolerance=every_size_complete(dropout=dropout, colluders=colluders),
-        alpha=each,
-    )
-    strictest = min(audited, key=lambda index: plan.groups[index].epsilon)
-    rows: list[AuditRow] = []
-    for place in audited:
-        rows += _group_rows(plan, place, mechanisms, sending, with_power=with_power, say=say)
+    alpha_each = alpha / (len(indices) * (2 * len(mechanisms) + 1 + with_integers) + with_integers)
+    tolerance = every_size_complete(dropout=dropout, colluders=colluders)
+    audits = [
+        _GroupAudit(
+            audited=AuditedGroup(plan=plan, group_index=index, num_canaries=num_canaries, seed=seed),
+            tolerance=tolerance,
+            alpha=alpha_each,
+            say=say,
+        )
+        for index in indices
+    ]
+    strictest = min(audits, key=lambda audit: audit.audited.group.epsilon)
+    rows = [row for audit in audits for row in audit.rows(mechanisms, with_power=with_power)]
     if with_integers:
         say("a server that lies")
-        told = tell_two_stories(plan, place=strictest, num_canaries=num_canaries, seed=seed)
-        rows.append(_row(plan, strictest, "protocol", _LIES, _judged(plan, strictest, _LIES, told, each)))
+        rows.append(strictest.row("protocol", _LIES, tell_two_stories(strictest.audited)))
     controls: list[ControlResult] = []
-    if with_controls:
-        for control in CONTROLS:
-            if not control.is_mistake(plan, place=strictest):
-                continue
+    for control in CONTROLS if with_controls else ():
+        if control.is_mistake(strictest.audited):
             say(f"control: {control.name}")
-            controls.append(_run_control(control, plan, strictest, sending))
+            controls.append(strictest.control(control))
     return AuditReport(
         method=plan.method,
         plan_hash=plan_hash(plan),
@@ -233,123 +205,100 @@ def audit_plan(
         colluders=colluders,
         seed=seed,
         alpha=alpha,
-        alpha_each=each,
+        alpha_each=alpha_each,
         rows=tuple(rows),
         controls=tuple(controls),
-        deltas=tuple(plan.groups[place].delta for place in audited),
+        deltas=tuple(audit.audited.group.delta for audit in audits),
         seconds=time.perf_counter() - started,
     )
 
 
-def _judged(plan: Plan, place: int, view: str, canaries: ScoredCanaries, alpha: float) -> Finding:
-    group = plan.groups[place]
-    mechanism = plan.mechanism(group)
-    if view == _LIES:
-        claim = server_epsilon(noise_multiplier=group.noise_multiplier, num_participations=1, delta=group.delta)
-        once = dataclasses.replace(mechanism, num_rounds=1, sampling_rate=1.0)
-        family: CurveFamily = ServerFamily(mechanism=once, delta=group.delta)
-        return judge(canaries, family, claim=claim, delta=group.delta, alpha=alpha)
-    claim = group.epsilon_server if view == "server" else group.epsilon_release
-    if view in (_OTHERS, _LOSSES):
+@dataclass(frozen=True, kw_only=True)
+class _GroupAudit:
+    """All claims of one group; ``alpha`` is that of each."""
+
+    audited: AuditedGroup
+    tolerance: Tolerance
+    alpha: float
+    say: Say = lambda _: None
+
+    def rows(self, mechanisms: Sequence[str], *, with_power: bool) -> list[AuditRow]:
+        """Both views by every mechanism, the sampler, and lost sums."""
+        name = self.audited.group.name
+        tight: dict[str, CanaryFinding] = {}
+        visible: dict[str, float | None] = {}
+        if with_power:
+            self.say(f"{name}: what can be seen")
+            ideal = ideal_canaries(self.audited)
+            tight = {view: self._finding(view, getattr(ideal, view)) for view in _VIEWS}
+            visible = smallest_visible(self.audited, alpha=self.alpha)
+        rows = []
+        for mechanism in mechanisms:
+            self.say(f"{name}: canaries, {mechanism} sums")
+            sent = send_canaries(_PATHS[mechanism], self.audited, tolerance=self.tolerance)
+            for view in _VIEWS:
+                row = self.row(mechanism, view, getattr(sent, view))
+                rows.append(dataclasses.replace(row, tight=tight.get(view), visible_noise=visible.get(view)))
+        self.say(f"{name}: the sampler")
+        rows.append(self.row("sampler", _OTHERS, watch_the_others(self.audited)))
+        if "integer" in mechanisms:
+            self.say(f"{name}: lost sums")
+            lossy = watch_losses(self.audited, colluders=self.tolerance.colluding_fraction)
+            rows.append(self.row("integer", _LOSSES, lossy))
+        return rows
+
+    def row(self, mechanism: str, view: str, canaries: ScoredCanaries) -> AuditRow:
+        """One without a faultless mechanism beside it."""
+        finding = self._finding(view, canaries)
+        return AuditRow(group=self.audited.group.name, mechanism=mechanism, view=view, finding=finding)
+
+    def control(self, control: Control) -> ControlResult:
+        """Whether a known mistake is seen."""
+        audited, tolerance = self.audited, self.tolerance
+        scored: dict[str, ScoredCanaries] = {}
+        if control.sampler is not None:
+            scored[_OTHERS] = watch_the_others(audited, sampler=control.sampler)
+        if control.path is not None:
+            sent = send_canaries(control.path, audited, tolerance=tolerance)
+            scored.update(release=sent.release, server=sent.server)
+        if control.losing is not None:
+            colluders = tolerance.colluding_fraction
+            scored[_LOSSES] = watch_losses(audited, colluders=colluders, make_release=control.losing)
+        if control.believed is not None:
+            scored[_LIES] = tell_two_stories(audited, tolerance=control.believed)
+        findings = {view: self._finding(view, canaries) for view, canaries in scored.items()}
+        # The release view if it shows there: that is the claim that most people read.
+        view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))
+        return ControlResult(
+            name=control.name,
+            group=audited.group.name,
+            flagged=findings[view].contradicts,
+            view=view,
+            finding=findings[view],
+        )
+
+    def _finding(self, view: str, canaries: ScoredCanaries) -> CanaryFinding:
+        family, claim = self._claim(view)
+        return judge(
+            canaries,
+            family,
+            claim=claim,
+            delta=self.audited.group.delta,
+            alpha=self.alpha,
+            measure_noise=view not in (_OTHERS, _LOSSES),
+        )
+
+    def _claim(self, view: str) -> tuple[CurveFamily, float]:
+        """The curves that a view is held against, and the epsilon."""
+        audited, delta = self.audited, self.audited.group.delta
+        if view in _VIEWS:
+            return audited.claims()[view]
+        if view == _LIES:
+            noise = audited.group.noise_multiplier
+            once = dataclasses.replace(audited.mechanism, num_rounds=1, sampling_rate=1.0)
+            claim = server_epsilon(noise_multiplier=noise, num_participations=1, delta=delta)
+            return ServerFamily(mechanism=once, delta=delta), claim
         # So few rounds cost less than all; what is claimed for all of them is claimed for these.
-        rounds = rounds_watched(plan, place=place) if view == _OTHERS else rounds_with_losses(plan, place=place)
-        family = ReleaseFamily(mechanism=dataclasses.replace(mechanism, num_rounds=rounds), delta=group.delta)
-        return judge(canaries, family, claim=claim, delta=group.delta, alpha=alpha, measure_noise=False)
-    return judge(canaries, families(plan, place=place)[view], claim=claim, delta=group.delta, alpha=alpha)
-
-
-def _row(plan: Plan, place: int, mechanism: str, view: str, finding: Finding) -> AuditRow:
-    """One without a faultless mechanism beside it."""
-    return AuditRow(
-        group=plan.groups[place].name, mechanism=mechanism, view=view, finding=finding, tight=None, visible_noise=None
-    )
-
-
-def _group_rows(
-    plan: Plan,
-    place: int,
-    mechanisms: Sequence[str],
-    sending: _Sending,
-    *,
-    with_power: bool,
-    say: Say,
-) -> list[AuditRow]:
-    group, alpha = plan.groups[place], sending.alpha
-    num_canaries, seed = sending.num_canaries, sending.seed
-    tight: dict[str, Finding] = {}
-    visible: dict[str, float | None] = {}
-    if with_power:
-        say(f"{group.name}: what can be seen")
-        ideal = ideal_canaries(plan, place=place, num_canaries=num_canaries, seed=seed)
-        for view in ("release", "server"):
-            tight[view] = _judged(plan, place, view, getattr(ideal, view), alpha)
-        visible = smallest_visible(
-            plan,
-            place=place,
-            num_canaries=num_canaries,
-            seed=seed,
-            families=families(plan, place=place),
-            delta=group.delta,
-            alpha=alpha,
-        )
-    rows = []
-    for name in mechanisms:
-        say(f"{group.name}: canaries, {name} sums")
-        seen = _seen(_PATHS[name], plan, place, sending)
-        rows += [
-            AuditRow(
-                group=group.name,
-                mechanism=name,
-                view=view,
-                finding=_judged(plan, place, view, getattr(seen, view), alpha),
-                tight=tight.get(view),
-                visible_noise=visible.get(view),
-            )
-            for view in ("release", "server")
-        ]
-    say(f"{group.name}: the sampler")
-    watched = watch_the_others(plan, place=place, seed=seed)
-    rows.append(_row(plan, place, "sampler", _OTHERS, _judged(plan, place, _OTHERS, watched, alpha)))
-    if "integer" in mechanisms:
-        say(f"{group.name}: lost sums")
-        lossy = watch_losses(plan, place=place, seed=seed, colluders=sending.tolerance.colluding_fraction)
-        rows.append(_row(plan, place, "integer", _LOSSES, _judged(plan, place, _LOSSES, lossy, alpha)))
-    return rows
-
-
-def _seen(path: Path, plan: Plan, place: int, sending: _Sending) -> ViewedCanaries:
-    return send_canaries(
-        path,
-        plan,
-        place=place,
-        num_canaries=sending.num_canaries,
-        seed=sending.seed,
-        tolerance=sending.tolerance,
-    )
-
-
-def _run_control(control: Control, plan: Plan, place: int, sending: _Sending) -> ControlResult:
-    seed = sending.seed
-    scored: dict[str, ScoredCanaries] = {}
-    if control.sampler is not None:
-        scored[_OTHERS] = watch_the_others(plan, place=place, seed=seed, sampler=control.sampler)
-    if control.path is not None:
-        seen = _seen(control.path, plan, place, sending)
-        scored.update(release=seen.release, server=seen.server)
-    if control.losing is not None:
-        colluders = sending.tolerance.colluding_fraction
-        scored[_LOSSES] = watch_losses(plan, place=place, seed=seed, colluders=colluders, make_release=control.losing)
-    if control.believed is not None:
-        scored[_LIES] = tell_two_stories(
-            plan, place=place, num_canaries=sending.num_canaries, seed=seed, tolerance=control.believed
-        )
-    findings = {view: _judged(plan, place, view, canaries, sending.alpha) for view, canaries in scored.items()}
-    # The release view if it shows there: that is the claim that most people read.
-    view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))
-    return ControlResult(
-        name=control.name,
-        group=plan.groups[place].name,
-        flagged=findings[view].contradicts,
-        view=view,
-        finding=findings[view],
-    )
+        num_rounds = rounds_watched(audited) if view == _OTHERS else rounds_with_losses(audited)
+        few = dataclasses.replace(audited.mechanism, num_rounds=num_rounds)
+        return ReleaseFamily(mechanism=few, delta=delta), audited.group.epsilon_release

@@ -6,8 +6,8 @@ them: Clopper-Pearson bounds on the true and the false positive rate. Two statem
 
   epsilon_lower   log((true positives - delta) / false positives): no mechanism with a smaller epsilon at this delta
                   has such a test, whatever it is.
-  curve           whether the plan's whole curve (`curves.py`) allows such a test, and how much of the planned noise
-                  would.
+  curve           whether the plan's whole curve (`privacy_curves`) allows such a test, and how much of the planned
+                  noise would.
 
 Both hold with probability 1 - alpha together. Both worlds are tried as the positive one: add and remove.
 
@@ -17,9 +17,10 @@ Guarantees (tests of the same name):
   choice_costs_no_confidence        of useless scores without end, the best one still finds nothing.
 """
 
+import bisect
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,16 +30,19 @@ from scipy import special
 from gdpfed.audit.privacy_curves import CurveFamily
 from gdpfed.errors import InputError
 
-__all__ = ["Finding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge"]
+__all__ = [
+    "NOISE_STEP", "AuditFinding", "CanaryFinding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge",
+    "smallest_step",
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# Fractions of the planned noise that are tried, 5 % apart.
-_STEP, _LEAST, _MOST = 1.05, -33, 48
+# Fractions of the planned noise that are tried, 5 % apart: powers of this, from a fifth to ten times as much.
+NOISE_STEP, _LEAST, _MOST = 1.05, -33, 48
 _MOST_THRESHOLDS = 300
 # Of these, the test is chosen that rules out the smallest one it can.
-_CHOOSE_AT = tuple(_STEP**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
+_CHOOSE_AT = tuple(NOISE_STEP**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,9 +61,10 @@ class ScoredCanaries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What an audit found out about one claim. ``noise_at_most`` is the largest fraction of the planned noise that the
-    outcome allows, None if it allows any; ``curve_lower`` is the epsilon that goes with it."""
+class AuditFinding:
+    """What an audit found out about one claim: ``epsilon_lower`` holds for any mechanism. ``noise_at_most`` is the
+    largest fraction of the planned noise that the outcome allows, None if it allows any; ``curve_lower`` is the epsilon
+    that goes with it."""
 
     claim: float
     epsilon_lower: float
@@ -67,16 +72,27 @@ class Finding:
     curve_lower: float
     noise_at_most: float | None
     curve_contradicted: bool
-    score: str
-    true_positives: float
-    false_positives: float
-    num_canaries: int
-    alpha: float
 
     @property
     def contradicts(self) -> bool:
         """Whether the claim is false, with confidence 1 - alpha."""
         return self.epsilon_lower > self.claim or self.curve_contradicted
+
+    def as_json(self) -> dict[str, Any]:
+        """Ready for json.dumps; an infinite claim is null."""
+        content = {**asdict(self), "contradicts": self.contradicts}
+        return {name: None if value == math.inf else value for name, value in content.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryFinding(AuditFinding):
+    """By independent canaries, with the test that said the most about the curve."""
+
+    score: str
+    true_positives: float
+    false_positives: float
+    num_canaries: int
+    alpha: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +130,7 @@ def judge(
     delta: float,
     alpha: float,
     measure_noise: bool = True,
-) -> Finding:
+) -> CanaryFinding:
     """Chooses tests on one half of the canaries and judges them on the other; wrong with probability alpha at most."""
     planned = family.curve(1.0)
     # Two tests, and two rates of each, are bounded.
@@ -125,8 +141,12 @@ def judge(
     hit, missed = _rates(canaries, tests[by_epsilon], alpha=each)
     epsilon_lower = float(epsilon_from_rates(hit, missed, delta=delta))
     true_positives, false_positives = _rates(canaries, tests[by_curve], alpha=each)
-    noise = _noise_at_most(family, true_positives, false_positives) if measure_noise else None
-    return Finding(
+    noise = None
+    if measure_noise:
+        rates = {"true_positives": true_positives, "false_positives": false_positives}
+        step = smallest_step(lambda step: not family.curve(NOISE_STEP**step).allows(**rates))
+        noise = None if step is None else math.pow(NOISE_STEP, step)
+    return CanaryFinding(
         claim=claim,
         epsilon_lower=epsilon_lower,
         curve_claim=family.epsilon(1.0),
@@ -176,32 +196,22 @@ def _thresholds(values: FloatArray) -> FloatArray:
     distinct = np.unique(values)[::-1]
     if len(distinct) <= _MOST_THRESHOLDS:
         return distinct
-    places = np.unique(np.geomspace(1, len(distinct), _MOST_THRESHOLDS).astype(np.int64)) - 1
-    return distinct[places]
+    indices = np.unique(np.geomspace(1, len(distinct), _MOST_THRESHOLDS).astype(np.int64)) - 1
+    return distinct[indices]
 
 
 def _rates(canaries: ScoredCanaries, test: _Test, *, alpha: float) -> tuple[float, float]:
     """A lower bound on the true and an upper bound on the false positive rate, from the half that chose nothing."""
-    says = test.sign * canaries.scores[test.score] >= test.threshold
-    positive = ~canaries.choose & (canaries.inside == (test.sign == 1))
-    negative = ~canaries.choose & (canaries.inside != (test.sign == 1))
-    lower, _ = clopper_pearson(int((says & positive).sum()), int(positive.sum()), alpha=alpha)
-    _, upper = clopper_pearson(int((says & negative).sum()), int(negative.sum()), alpha=alpha)
+    says = (test.sign * canaries.scores[test.score] >= test.threshold)[~canaries.choose]
+    is_positive = (canaries.inside == (test.sign == 1))[~canaries.choose]
+    lower, _ = clopper_pearson(int(says[is_positive].sum()), int(is_positive.sum()), alpha=alpha)
+    _, upper = clopper_pearson(int(says[~is_positive].sum()), int((~is_positive).sum()), alpha=alpha)
     return float(lower), float(upper)
 
 
-def _noise_at_most(family: CurveFamily, true_positives: float, false_positives: float) -> float | None:
-    """The smallest fraction that is ruled out; by bisection, since more noise allows less."""
-
-    def ruled_out(step: int) -> bool:
-        return not family.curve(_STEP**step).allows(true_positives=true_positives, false_positives=false_positives)
-
-    low, high = _LEAST, _MOST
-    if not ruled_out(high):
-        return None
-    if ruled_out(low):
-        return math.pow(_STEP, low)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ruled_out(middle) else (middle, high)
-    return math.pow(_STEP, high)
+def smallest_step(ruled_out: Callable[[int], bool]) -> int | None:
+    """The smallest power of `NOISE_STEP` that is ruled out, None if none is; by bisection, since more noise allows
+    less."""
+    steps = range(_LEAST, _MOST + 1)
+    index = bisect.bisect_left(steps, True, key=ruled_out)
+    return steps[index] if index < len(steps) else None

@@ -21,36 +21,27 @@ Guarantees (tests of the same name):
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
 from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.training.rounds import Release, float_release, initial_state
 from gdpfed.training.sampling import sample_clients
 
 __all__ = [
-    "MECHANISMS",
-    "SEEDS",
-    "MakeRelease",
-    "Observed",
-    "Path",
-    "ViewedCanaries",
-    "batch_size",
-    "before_top_k",
-    "float_path",
-    "integer_path",
-    "observe",
-    "scored",
-    "send_canaries",
-]
+    "MECHANISMS", "SEEDS", "CanaryPath", "MakeRelease", "Observed", "ViewedCanaries", "before_top_k", "float_path",
+    "integer_path", "observe", "scored", "send_canaries",
+]  # fmt: skip
 
 MECHANISMS = ("float", "integer")
 
@@ -60,16 +51,20 @@ _CHUNK = 128
 # A batch has the seed SEEDS * seed + its number.
 SEEDS = 2**32
 
-# (plan, number of coordinates, losses) -> what releases sums
-MakeRelease = Callable[[Plan, int, Tolerance], Release]
+
+class MakeRelease(Protocol):
+    """Makes what releases sums of so many coordinates, with such losses."""
+
+    def __call__(self, plan: Plan, /, *, num_params: int, tolerance: Tolerance) -> Release:
+        """For one plan."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
+class CanaryPath:
     """What canaries are sent through. Only controls change anything: ``plan`` is what the mechanism obeys where that is
     not the plan that is claimed, ``noise_round`` the round whose noise is used."""
 
-    name: str
     make_release: MakeRelease
     plan: Callable[[Plan], Plan] = lambda plan: plan
     noise_round: Callable[[int], int] = lambda round_number: round_number
@@ -94,32 +89,21 @@ class ViewedCanaries:
     server: ScoredCanaries
 
 
-float_path = Path(name="float", make_release=lambda _plan, _num_params, _tolerance: float_release)
-integer_path = Path(
-    name="integer",
-    make_release=lambda plan, num_params, tolerance: IntegerRelease(plan, num_params=num_params, tolerance=tolerance),
-)
+float_path = CanaryPath(make_release=lambda _plan, **_sizes: float_release)
+integer_path = CanaryPath(make_release=IntegerRelease)
 
 
-def batch_size(sampling_rate: float) -> int:
-    """Canaries in one training: with about ten inside in a cohort, where that is possible."""
-    return 2 * int(np.clip(10 / sampling_rate, 100, 2000))
-
-
-def observe(
-    path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
-) -> Observed:
-    """One batch of canaries of group ``place``, from the first round to the last."""
-    group = plan.groups[place]
+def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Observed:
+    """All canaries in one batch, from the first round to the last."""
+    plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
     inside = np.arange(num_canaries) < num_canaries // 2
-    assignment = np.full(num_canaries, place, dtype=np.int64)
+    assignment = np.full(num_canaries, audited.group_index, dtype=np.int64)
     obeyed = before_top_k(path.plan(plan))
-    release = path.make_release(obeyed, num_canaries, tolerance or every_size_complete())
+    release = path.make_release(obeyed, num_params=num_canaries, tolerance=tolerance or every_size_complete())
     state = initial_state(torch.zeros(num_canaries), num_canaries)
     participations = np.zeros(num_canaries, dtype=np.int64)
     sums = np.empty((plan.num_rounds, num_canaries))
     server_sums = np.empty_like(sums)
-    position = 0 if plan.release == "pooled" else place
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
 
     def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -142,15 +126,11 @@ def observe(
             updates=updates,
             seed=seed,
         )
-        sums[round_number] = released.sums[position].numpy()
+        sums[round_number] = released.sums[audited.sum_index].numpy()
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
-        server_sums[round_number] = known[position].numpy()
-    return Observed(
-        sums=sums / group.noise_std,
-        server_sums=server_sums / group.noise_std,
-        taking_part=taking_part,
-        inside=inside,
-    )
+        server_sums[round_number] = known[audited.sum_index].numpy()
+    stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
+    return Observed(sums=stds, server_sums=server_stds, taking_part=taking_part, inside=inside)
 
 
 def before_top_k(plan: Plan) -> Plan:
@@ -158,26 +138,22 @@ def before_top_k(plan: Plan) -> Plan:
     return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
 
 
-def send_canaries(
-    path: Path, plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance | None = None
-) -> ViewedCanaries:
-    """At least ``num_canaries`` canaries, in batches, and their scores."""
-    if num_canaries < 200:
-        raise InputError(f"expected 200 canaries or more, got {num_canaries}: fewer cannot show anything")
-    size = min(batch_size(plan.groups[place].sampling_rate), 2 * (num_canaries // 2))
-    return scored(
-        (
-            observe(path, plan, place=place, num_canaries=size, seed=seed * SEEDS + batch, tolerance=tolerance)
-            for batch in range(-(-num_canaries // size))
-        ),
-        plan,
-        place=place,
+def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> ViewedCanaries:
+    """At least as many canaries as are wanted, in batches, and their scores."""
+    wanted = audited.num_canaries
+    if wanted < 200:
+        raise InputError(f"expected 200 canaries or more, got {wanted}: fewer cannot show anything")
+    # With about ten inside in a cohort, where that is possible.
+    size = min(2 * int(np.clip(10 / audited.group.sampling_rate, 100, 2000)), 2 * (wanted // 2))
+    batches = (
+        replace(audited, num_canaries=size, seed=audited.seed * SEEDS + number) for number in range(-(-wanted // size))
     )
+    return scored((observe(path, batch, tolerance=tolerance) for batch in batches), audited.group)
 
 
-def scored(batches: Iterable[Observed], plan: Plan, *, place: int) -> ViewedCanaries:
+def scored(batches: Iterable[Observed], group: Group) -> ViewedCanaries:
     """The scores of all batches; every second canary chooses the test."""
-    noise, rate = plan.groups[place].noise_multiplier, plan.groups[place].sampling_rate
+    noise, rate = group.noise_multiplier, group.sampling_rate
     columns = []
     for batch in batches:
         choosing = np.arange(len(batch.inside)) % 2 == 0
@@ -191,11 +167,8 @@ def scored(batches: Iterable[Observed], plan: Plan, *, place: int) -> ViewedCana
             )
         )
     by_release, by_server, repeated, inside, choose = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return ViewedCanaries(
-        release=ScoredCanaries(
-            scores={"likelihood ratio": by_release, "repeated noise": repeated}, inside=inside, choose=choose
-        ),
-        server=ScoredCanaries(
-            scores={"likelihood ratio": by_server, "repeated noise": repeated}, inside=inside, choose=choose
-        ),
+    release, server = (
+        ScoredCanaries(scores={"likelihood ratio": ratio, "repeated noise": repeated}, inside=inside, choose=choose)
+        for ratio in (by_release, by_server)
     )
+    return ViewedCanaries(release=release, server=server)

@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.canaries import MakeRelease, Path, float_path, integer_path
+from gdpfed.audit.audited_group import AuditedGroup
+from gdpfed.audit.canaries import CanaryPath, MakeRelease, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
 from gdpfed.audit.sampler import Sampler
@@ -35,16 +37,16 @@ class Control:
     the protocol's clients go by."""
 
     name: str
-    path: Path | None = None
+    path: CanaryPath | None = None
     sampler: Sampler | None = None
     losing: MakeRelease | None = None
     believed: Tolerance | None = None
 
-    def is_mistake(self, plan: Plan, *, place: int) -> bool:
+    def is_mistake(self, audited: AuditedGroup) -> bool:
         """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
         if self.sampler is not None:
-            return plan.groups[place].sampling_rate < 1
-        return plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
+            return audited.group.sampling_rate < 1
+        return audited.plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
 
 
 def _divided_by_the_cohort(share: NoiseShare) -> int:
@@ -94,13 +96,13 @@ def _fixed_size(
     """As many clients of each group as are expected, no more and no fewer."""
     generator = streams.generator(seed, "sample", round_number=round_number)
     chosen = []
-    for place, group in enumerate(plan.groups):
-        members = np.flatnonzero(assignment == place)
+    for index, group in enumerate(plan.groups):
+        members = np.flatnonzero(assignment == index)
         chosen.append(generator.permutation(members)[: round(group.sampling_rate * len(members))])
     return np.sort(np.concatenate(chosen))
 
 
-def _zeros(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:  # noqa: ARG001
+def _zeros(planned: PlannedSum, **_randomness: Randomness | None) -> NDArray[np.uint32]:
     """What only a cohort with somebody in it can give up."""
     return np.zeros(planned.num_params, dtype=np.uint32)
 
@@ -109,7 +111,7 @@ def _zeros(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDAr
 class _NobodyLies(Tolerance):
     """A quorum of more than half: two quorums have a client in common, which may be a colluder."""
 
-    def liars(self, cohort: int) -> int:  # noqa: ARG002
+    def liars(self, cohort: int) -> int:  # noqa: ARG002 - the mistake is not to ask for the cohort
         """None."""
         return 0
 
@@ -117,27 +119,14 @@ class _NobodyLies(Tolerance):
 CONTROLS: tuple[Control, ...] = (
     Control(
         name="noise shares divided by the cohort, not by its root",
-        path=dataclasses.replace(
-            integer_path,
-            make_release=lambda plan, num_params, tolerance: IntegerRelease(
-                plan, num_params=num_params, tolerance=tolerance, share_variance=_divided_by_the_cohort
-            ),
-        ),
+        path=CanaryPath(make_release=functools.partial(IntegerRelease, share_variance=_divided_by_the_cohort)),
     ),
     Control(
         name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
     ),
     Control(name="a cohort of fixed size", sampler=_fixed_size),
-    Control(
-        name="no noise",
-        path=dataclasses.replace(float_path, make_release=lambda _plan, _num, _tolerance: _without_noise),
-    ),
+    Control(name="no noise", path=CanaryPath(make_release=lambda _plan, **_sizes: _without_noise)),
     Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
-    Control(
-        name="zeros for a lost sum",
-        losing=lambda plan, num_params, tolerance: IntegerRelease(
-            plan, num_params=num_params, tolerance=tolerance, lost_sum=_zeros
-        ),
-    ),
+    Control(name="zeros for a lost sum", losing=functools.partial(IntegerRelease, lost_sum=_zeros)),
     Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),
 )

@@ -20,16 +20,16 @@ Guarantees (tests of the same name):
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS
 from gdpfed.errors import PrivacyError
-from gdpfed.planning.plan import Plan
 from gdpfed.secure import masks, messages
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.client_state import ClientState, Secrets
@@ -100,15 +100,7 @@ class LyingServer:
 
     def attack(self, updates: NDArray[np.float64], *, seed: int) -> Reading:
         """``updates`` (clients, parameters)."""
-        session = Session(
-            plan_hash=bytes(HASH_BYTES),
-            model_hash=bytes(HASH_BYTES),
-            round_number=0,
-            attempt=0,
-            place=self.planned.place,
-            num_params=self.planned.num_params,
-        )
-        return _Attack(self, session, seed).run(updates)
+        return _Attack(self, seed).run(updates)
 
 
 def _victims_in(cohort: int, tolerance: Tolerance) -> int:
@@ -120,17 +112,25 @@ def _victims_in(cohort: int, tolerance: Tolerance) -> int:
 class _Attack:
     """One session, stage by stage."""
 
-    def __init__(self, lying: LyingServer, session: Session, seed: int) -> None:
+    def __init__(self, lying: LyingServer, seed: int) -> None:
         self._everybody = range(lying.cohort)
         self._victims, self._colluder = lying.victims, lying.cohort - 1
-        self._identities = lying.identities
+        self._colluders_identity = lying.identities[self._colluder]
+        self._session = Session(
+            plan_hash=bytes(HASH_BYTES),
+            model_hash=bytes(HASH_BYTES),
+            round_number=0,
+            attempt=0,
+            place=lying.planned.place,
+            num_params=lying.planned.num_params,
+        )
         directory = Directory(
             server=signing_public(lying.identities[SERVER]),
             clients={client: signing_public(lying.identities[client]) for client in self._everybody},
         )
         self._clients = {
             client: SecureClient(
-                session=session,
+                session=self._session,
                 planned=lying.planned,
                 group=lying.group,
                 client=client,
@@ -142,20 +142,28 @@ class _Attack:
             for client in self._everybody
         }
         self._server = SecureServer(
-            session=session,
+            session=self._session,
             invited=self._everybody,
             identity=lying.identities[SERVER],
             directory=directory,
             tolerance=lying.tolerance,
         )
-        self._session = session
         self._roster: messages.Roster
         self._inputs: dict[int, messages.MaskedInput] = {}
+        # By whose secret, and which of the two, then by the holder's point.
+        self._shares: dict[tuple[int, int], dict[int, bytes]] = {}
         self._refusals = 0
 
-    def _told_by_the_colluder(self) -> ClientState:
+    def _state_of_the_colluder(self) -> ClientState:
         saved = self._clients[self._colluder].save()
         return ClientState.decode(saved, session=self._session, client=self._colluder)
+
+    def _answer(self, call: Callable[[bytes], bytes], content: bytes) -> bytes | None:
+        try:
+            return call(content)
+        except PrivacyError:
+            self._refusals += 1
+            return None
 
     def run(self, updates: NDArray[np.float64]) -> Reading:
         """Collects, tells two stories, and makes the most of the answers."""
@@ -165,82 +173,59 @@ class _Attack:
         self._roster = messages.Roster.decode(roster)
         for client in self._clients.values():
             self._server.receive_shares(client.share(roster))
-        secrets = self._told_by_the_colluder().secrets
+        secrets = self._state_of_the_colluder().secrets
         for number, delivery in self._server.deliveries().items():
             sent = self._clients[number].mask(delivery, updates[number])
             self._inputs[number] = messages.MaskedInput.decode(sent, num_params=self._session.num_params)
         # The victims first: they do not sign that they were lost.
         honest = [client for client in self._everybody if client != self._colluder]
         needed = self._roster.topology.quorum - 1
-        survived = self._revealed(honest[:needed], lost=())
-        lost = self._revealed(honest[needed:], lost=self._victims)
-        alone = {victim: self._alone(victim, survived, lost) for victim in self._victims}
+        self._tell(honest[:needed], lost=())
+        self._tell(honest[needed:], lost=tuple(self._victims))
+        alone = {victim: self._alone(victim) for victim in self._victims}
         return Reading(
             alone={victim: read for victim, read in alone.items() if read is not None},
-            total=self._total(survived, secrets),
+            total=self._total(secrets),
             refusals=self._refusals,
         )
 
-    def _revealed(self, asked: Iterable[int], *, lost: Iterable[int]) -> dict[int, messages.Shares]:
-        """What those who are asked, and the colluder, tell about one set of survivors."""
-        gone = tuple(sorted(lost))
+    def _tell(self, asked: Iterable[int], *, lost: tuple[int, ...]) -> None:
+        """One story. The colluder signs it, and gives its shares, whoever else does."""
         story = messages.Survivors(
             roster=self._roster.digest,
-            survivors=tuple(client for client in self._everybody if client not in gone),
-            lost=gone,
+            survivors=tuple(client for client in self._everybody if client not in lost),
+            lost=lost,
         )
-        signatures = {self._colluder: sign(self._identities[self._colluder], story.signed())}
+        signatures = {self._colluder: sign(self._colluders_identity, story.signed)}
         for client in asked:
             confirmed = tuple(
-                (peer, seal)
-                for peer in story.survivors
-                if peer != client
-                for to, seal in self._inputs[peer].confirmed
-                if to == client
+                (peer, dict(self._inputs[peer].confirmed)[client]) for peer in story.survivors if peer != client
             )
-            try:
-                answer = self._clients[client].agree(replace(story, confirmed=confirmed).encode())
-            except PrivacyError:
-                self._refusals += 1
-                continue
-            signatures[client] = messages.Agreement.decode(answer).signature
-        agreements = messages.Agreements(
-            roster=self._roster.digest, signatures=tuple(sorted(signatures.items()))
-        ).encode()
-        found = {}
-        for client in signatures:
-            if client != self._colluder:
-                try:
-                    found[client] = messages.Shares.decode(self._clients[client].reveal(agreements))
-                except PrivacyError:
-                    self._refusals += 1
-        masked = self._told_by_the_colluder().masked
-        if masked is not None:
-            found[self._colluder] = messages.Shares(
-                roster=self._roster.digest,
-                client=self._colluder,
-                shares=tuple(
-                    (peer, messages.OF_MASK, pair[0]) if peer in gone else (peer, messages.OF_SEED, pair[1])
-                    for peer, pair in sorted(masked.held.items())
-                ),
-            )
-        return found
+            answer = self._answer(self._clients[client].agree, replace(story, confirmed=confirmed).encode())
+            if answer is not None:
+                signatures[client] = messages.Agreement.decode(answer).signature
+        agreements = messages.Agreements(roster=self._roster.digest, signatures=tuple(sorted(signatures.items())))
+        for client in signatures.keys() - {self._colluder}:
+            answer = self._answer(self._clients[client].reveal, agreements.encode())
+            if answer is not None:
+                for owner, kind, share in messages.Shares.decode(answer).shares:
+                    self._learn(client, owner, kind, share)
+        masked = self._state_of_the_colluder().masked
+        for owner, (of_mask, of_seed) in masked.held.items() if masked is not None else ():
+            if owner in lost:
+                self._learn(self._colluder, owner, messages.OF_MASK, of_mask)
+            else:
+                self._learn(self._colluder, owner, messages.OF_SEED, of_seed)
 
-    def _secret(self, client: int, revealed: dict[int, messages.Shares], kind: int) -> bytes | None:
-        shares = {
-            self._roster.places[holder] + 1: share
-            for holder, made in revealed.items()
-            for peer, given, share in made.shares
-            if peer == client and given == kind
-        }
-        threshold = self._roster.topology.threshold
+    def _learn(self, holder: int, owner: int, kind: int, share: bytes) -> None:
+        self._shares.setdefault((owner, kind), {})[self._roster.point_of(holder)] = share
+
+    def _secret(self, owner: int, kind: int) -> bytes | None:
+        shares, threshold = self._shares.get((owner, kind), {}), self._roster.topology.threshold
         return restore(shares, threshold=threshold) if len(shares) >= threshold else None
 
-    def _alone(
-        self, victim: int, survived: dict[int, messages.Shares], lost: dict[int, messages.Shares]
-    ) -> NDArray[np.uint32] | None:
-        seed = self._secret(victim, survived, messages.OF_SEED)
-        private = self._secret(victim, lost, messages.OF_MASK)
+    def _alone(self, victim: int) -> NDArray[np.uint32] | None:
+        seed, private = self._secret(victim, messages.OF_SEED), self._secret(victim, messages.OF_MASK)
         return None if seed is None or private is None else self._unmasked(victim, seed, AgreementKey(private))
 
     def _unmasked(self, client: int, seed: bytes, private: AgreementKey) -> NDArray[np.uint32]:
@@ -253,13 +238,13 @@ class _Attack:
             masks.add_pair_mask(values, key, own=client, peer=peer.client, remove=True)
         return values
 
-    def _total(self, survived: dict[int, messages.Shares], colluders: Secrets | None) -> NDArray[np.uint32] | None:
+    def _total(self, colluders: Secrets | None) -> NDArray[np.uint32] | None:
         """The sum of all but the colluder, by everybody's seed; pair masks cancel."""
         if colluders is None:
             return None
         total = np.zeros(self._session.num_params, dtype=np.uint32)
         for client, sent in self._inputs.items():
-            seed = self._secret(client, survived, messages.OF_SEED)
+            seed = self._secret(client, messages.OF_SEED)
             if seed is None:
                 return None
             total += sent.values
@@ -267,16 +252,14 @@ class _Attack:
         return total - self._unmasked(self._colluder, colluders.seed, colluders.mask)
 
 
-def tell_two_stories(
-    plan: Plan, *, place: int, num_canaries: int, seed: int, tolerance: Tolerance = ONE_LIAR
-) -> ScoredCanaries:
+def tell_two_stories(audited: AuditedGroup, *, tolerance: Tolerance = ONE_LIAR) -> ScoredCanaries:
     """One score for each victim: whether what the server reads of it is nearer to the clip norm than to nothing."""
-    group = plan.groups[place]
+    group, seed = audited.group, audited.seed
     cohort = cohort_size(group.noise_multiplier)
     victims = _victims_in(cohort, tolerance)
     lying = LyingServer(
-        planned=planned_sums(plan, num_params=victims, tolerance=tolerance)[0 if plan.release == "pooled" else place],
-        group=place,
+        planned=planned_sums(audited.plan, num_params=victims, tolerance=tolerance)[audited.sum_index],
+        group=audited.group_index,
         tolerance=tolerance,
         identities={
             client: SimulatedRandomness(seed=seed, round_number=0, client=client).stream("identity").take(KEY_BYTES)
@@ -284,7 +267,7 @@ def tell_two_stories(
         },
     )
     nearer, inside = [], []
-    for number in range(-(-num_victims(num_canaries) // victims)):
+    for number in range(-(-num_victims(audited.num_canaries) // victims)):
         present = (np.arange(victims) + number) % 2 == 0
         updates = np.zeros((cohort, victims))
         updates[np.arange(victims), np.arange(victims)] = group.clip_norm * present

@@ -7,15 +7,16 @@ Guarantees (tests of the same name):
   ideal_is_the_planned_mechanism     mean and variance of each round, and the share of rounds.
 """
 
-from collections.abc import Iterator
+import bisect
+import functools
+from dataclasses import replace
 
 import numpy as np
 
 from gdpfed import streams
-from gdpfed.audit.bounds import Finding, judge
+from gdpfed.audit.audited_group import AuditedGroup
+from gdpfed.audit.bounds import judge
 from gdpfed.audit.canaries import SEEDS, Observed, ViewedCanaries, scored
-from gdpfed.audit.privacy_curves import CurveFamily
-from gdpfed.planning.plan import Plan
 
 __all__ = ["FRACTIONS", "ideal_canaries", "smallest_visible"]
 
@@ -25,24 +26,21 @@ FRACTIONS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.
 _IDEAL = 2**31
 
 
-def ideal_canaries(plan: Plan, *, place: int, num_canaries: int, seed: int, fraction: float = 1.0) -> ViewedCanaries:
+def ideal_canaries(audited: AuditedGroup, *, fraction: float = 1.0) -> ViewedCanaries:
     """As `canaries.send_canaries`, of the mechanism that the accountant judges."""
-
-    def batches() -> Iterator[Observed]:
-        for number, start in enumerate(range(0, num_canaries, _BATCH)):
-            yield _observe(
-                plan,
-                place=place,
-                num_canaries=min(_BATCH, num_canaries - start),
-                seed=seed * SEEDS + _IDEAL + number,
-                fraction=fraction,
-            )
-
-    return scored(batches(), plan, place=place)
+    batches = (
+        replace(
+            audited,
+            num_canaries=min(_BATCH, audited.num_canaries - start),
+            seed=audited.seed * SEEDS + _IDEAL + number,
+        )
+        for number, start in enumerate(range(0, audited.num_canaries, _BATCH))
+    )
+    return scored((_observe(batch, fraction) for batch in batches), audited.group)
 
 
-def _observe(plan: Plan, *, place: int, num_canaries: int, seed: int, fraction: float) -> Observed:
-    group = plan.groups[place]
+def _observe(audited: AuditedGroup, fraction: float) -> Observed:
+    plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
     shape = (plan.num_rounds, num_canaries)
     taking_part = streams.generator(seed, "sample").random(shape) < group.sampling_rate
     if plan.max_participations is not None:
@@ -53,40 +51,27 @@ def _observe(plan: Plan, *, place: int, num_canaries: int, seed: int, fraction: 
     return Observed(sums=sums, server_sums=sums, taking_part=taking_part, inside=inside)
 
 
-def smallest_visible(
-    plan: Plan,
-    *,
-    place: int,
-    num_canaries: int,
-    seed: int,
-    families: dict[str, CurveFamily],
-    delta: float,
-    alpha: float,
-) -> dict[str, float | None]:
+def smallest_visible(audited: AuditedGroup, *, alpha: float) -> dict[str, float | None]:
     """For each view the largest fraction of the noise at which a lack of it was flagged, in one simulation of each.
 
     By bisection; None if not even the smallest was.
     """
-    seen: dict[tuple[str, int], bool] = {}
+    delta, claims = audited.group.delta, audited.claims()
 
-    def flagged(view: str, step: int) -> bool:
-        if (view, step) not in seen:
-            made = ideal_canaries(plan, place=place, num_canaries=num_canaries, seed=seed + 1, fraction=FRACTIONS[step])
-            for name, family in families.items():
-                found: Finding = judge(
-                    getattr(made, name), family, claim=np.inf, delta=delta, alpha=alpha, measure_noise=False
-                )
-                seen[name, step] = found.curve_contradicted
-        return seen[view, step]
+    @functools.cache
+    def flagged(step: int) -> dict[str, bool]:
+        canaries = ideal_canaries(replace(audited, seed=audited.seed + 1), fraction=FRACTIONS[step])
+        return {
+            view: judge(
+                getattr(canaries, view), family, claim=np.inf, delta=delta, alpha=alpha, measure_noise=False
+            ).curve_contradicted
+            for view, (family, _) in claims.items()
+        }
 
-    visible: dict[str, float | None] = {}
-    for view in families:
-        low, high = 0, len(FRACTIONS) - 1
-        if not flagged(view, high):
-            visible[view] = None
-            continue
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if flagged(view, middle) else (middle + 1, high)
-        visible[view] = FRACTIONS[high]
-    return visible
+    def largest(view: str) -> float | None:
+        last = len(FRACTIONS) - 1
+        if not flagged(last)[view]:
+            return None
+        return FRACTIONS[bisect.bisect_left(range(last), True, key=lambda step: flagged(step)[view])]
+
+    return {view: largest(view) for view in claims}

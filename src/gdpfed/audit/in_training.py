@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gdpfed import streams
-from gdpfed.audit.auditor import families
+from gdpfed.audit.audited_group import AuditedGroup
+from gdpfed.audit.auditor import check_auditable
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
 from gdpfed.audit.scores import release_scores, server_scores
 from gdpfed.errors import InputError
@@ -41,7 +42,6 @@ _TOO_LONG = 10.0
 _MOST_BYTES = 4 * 2**30
 # Beyond the seeds of users, so that canaries share no stream with the training.
 _CANARIES = 2**64
-_VIEWS = ("release", "server")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,8 +84,7 @@ class TrainingAudit:
         """Ready for json.dumps."""
         content = asdict(self)
         for name in ("findings", "tight"):
-            for view, finding in getattr(self, name).items():
-                content[name][view]["contradicts"] = finding.contradicts
+            content[name] = {view: finding.as_json() for view, finding in getattr(self, name).items()}
         return {"contradicted": self.contradicted, **content}
 
 
@@ -108,7 +107,7 @@ def _directions(num_canaries: int, num_params: int, seed: int) -> Tensor:
     if num_canaries * num_params * 4 > _MOST_BYTES:
         raise InputError(
             f"expected canaries of at most {_MOST_BYTES // 2**30} GB, got {num_canaries} of {num_params:,} parameters: "
-            f"use fewer with --canaries"
+            f"use fewer canaries"
         )
     drawn = streams.generator(seed + _CANARIES, "noise").standard_normal((num_canaries, num_params), dtype=np.float32)
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
@@ -198,17 +197,10 @@ def _judged(
         "release": release_scores(sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
         "server": server_scores(sums, taking_part, noise_multiplier=noise),
     }
-    claims = {"release": group.epsilon_release, "server": group.epsilon_server}
+    claims = AuditedGroup(plan=plan, group_index=place, num_canaries=len(inside), seed=0).claims()
     return {
-        view: judge_one_run(
-            scores[view],
-            inside,
-            families(plan, place=place)[view],
-            claim=claims[view],
-            delta=group.delta,
-            alpha=alpha / len(_VIEWS),
-        )
-        for view in _VIEWS
+        view: judge_one_run(scores[view], inside, family, claim=claim, delta=group.delta, alpha=alpha / len(claims))
+        for view, (family, claim) in claims.items()
     }
 
 
@@ -225,10 +217,7 @@ def audit_training(
     watch: Callable[[int], None] = lambda _: None,
 ) -> TrainingAudit:
     """Trains ``task`` once, with canaries, and judges what was released."""
-    if not plan.is_private:
-        raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
-    if not 0 < alpha < 0.5:
-        raise InputError(f"expected 0 < alpha < 0.5, got alpha={alpha}")
+    check_auditable(plan, alpha=alpha)
     started = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -25,7 +25,6 @@ Guarantees (tests of the same name):
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,7 +37,7 @@ from gdpfed.secure.encoding import PlannedSum, decode, encode, planned_sums
 from gdpfed.secure.graph import topology
 from gdpfed.secure.in_process import Stage
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance, noise_share
-from gdpfed.secure.randomness import Randomness, SimulatedRandomness
+from gdpfed.secure.randomness import SimulatedRandomness
 from gdpfed.secure.server import empty_sum, missing_noise
 from gdpfed.secure.session import LARGEST_COHORT
 from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SERVER, vanishing
@@ -46,19 +45,8 @@ from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
 
 __all__ = ["Course", "IntegerRelease", "SeenByTheServer", "course_of", "every_size_complete"]
 
-ShareVariance = Callable[[NoiseShare], int | None]
-
-
-class LostSum(Protocol):
-    """What is released where a sum is given up."""
-
-    def __call__(self, planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
-        """A sum mod 2^32."""
-        ...
-
-
-def _planned_variance(share: NoiseShare) -> int:
-    return share.variance
+# Of a planned sum, and with the server's randomness: a sum mod 2^32.
+LostSum = Callable[..., NDArray[np.uint32]]
 
 
 def every_size_complete(*, dropout: float = 0.0, colluders: float = 0.0) -> Tolerance:
@@ -109,8 +97,8 @@ class SeenByTheServer(Released):
 
 
 class IntegerRelease:
-    """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size
-    (None: no noise), and ``lost_sum``, what is released where a sum is given up."""
+    """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size,
+    and ``lost_sum``, what is released where a sum is given up."""
 
     def __init__(
         self,
@@ -118,7 +106,7 @@ class IntegerRelease:
         *,
         num_params: int,
         tolerance: Tolerance | None = None,
-        share_variance: ShareVariance = _planned_variance,
+        share_variance: Callable[[NoiseShare], int] = lambda share: share.variance,
         lost_sum: LostSum = empty_sum,
     ) -> None:
         self._tolerance = tolerance or every_size_complete()
@@ -136,42 +124,35 @@ class IntegerRelease:
         seed: int,
     ) -> SeenByTheServer:
         """One integer sum for each planned one."""
-        sums = [
-            _Sum(
-                planned,
-                course_of(
-                    [int(client) for client in clients if assignment[client] in planned.groups],
-                    tolerance=self._tolerance,
-                    seed=seed,
-                    round_number=state.round_number,
-                ),
-                self._tolerance,
-            )
-            for planned in self._planned
-        ]
-        of_client = {client: made for made in sums for client in made.course.arrived}
-        for chunk, moved in updates(state.parameters, np.array(sorted(of_client), dtype=np.int64)):
+        round_number = state.round_number
+        sums = []
+        for planned in self._planned:
+            cohort = [int(client) for client in clients if assignment[client] in planned.groups]
+            course = course_of(cohort, tolerance=self._tolerance, seed=seed, round_number=round_number)
+            sums.append(_Sum(planned, course, self._tolerance, seed=seed, round_number=round_number))
+        sum_of = {client: one for one in sums for client in one.course.arrived}
+        for chunk, moved in updates(state.parameters, np.array(sorted(sum_of), dtype=np.int64)):
             for client, row in zip(chunk.tolist(), moved, strict=True):
-                made = of_client[client]
-                made.contribute(
-                    client,
-                    encode(row.numpy(), made.planned.encoding(int(assignment[client]))),
-                    variance=self._share_variance(made.share),
-                    address=made.address(client, state, seed),
-                )
-        released, seen = [], []
-        for made in sums:
-            theirs, servers = made.released(made.address(SERVER, state, seed), self._lost_sum)
-            released.append(torch.from_numpy(theirs))
-            seen.append(torch.from_numpy(servers))
-        return SeenByTheServer(sums=sparsified(plan, released), server_sums=seen, clipped=0, dropped=0)
+                one = sum_of[client]
+                values = encode(row.numpy(), one.planned.encoding(int(assignment[client])))
+                one.contribute(client, values, variance=self._share_variance(one.share))
+        released = [one.released(self._lost_sum) for one in sums]
+        return SeenByTheServer(
+            sums=sparsified(plan, [torch.from_numpy(total) for total, _ in released]),
+            server_sums=[torch.from_numpy(seen) for _, seen in released],
+            clipped=0,
+            dropped=0,
+        )
 
 
 class _Sum:
     """One sum of one round, in the attempt that ends it."""
 
-    def __init__(self, planned: PlannedSum, course: Course, tolerance: Tolerance) -> None:
+    def __init__(
+        self, planned: PlannedSum, course: Course, tolerance: Tolerance, *, seed: int, round_number: int
+    ) -> None:
         self.planned, self.course, self._tolerance = planned, course, tolerance
+        self._seed, self._round_number = seed, round_number
         self._total = np.zeros(planned.num_params, dtype=np.uint32)
         self._seen = np.zeros(planned.num_params, dtype=np.uint32)
         self._to_hide = 0
@@ -184,44 +165,36 @@ class _Sum:
             )
             self._to_hide = min(len(course.arrived), self.share.smallest_survivors) - self.share.colluders
 
-    def address(self, client: int, state: TrainingState, seed: int) -> SimulatedRandomness:
+    def _randomness(self, client: int) -> SimulatedRandomness:
         return SimulatedRandomness(
-            seed=seed,
-            round_number=state.round_number,
+            seed=self._seed,
+            round_number=self._round_number,
             client=client,
             place=self.planned.place,
             attempt=self.course.attempt,
         )
 
-    def contribute(
-        self, client: int, values: NDArray[np.int64], *, variance: int | None, address: SimulatedRandomness
-    ) -> None:
+    def contribute(self, client: int, values: NDArray[np.int64], *, variance: int) -> None:
         """A client's update on the grid, and its share of the noise."""
-        self._seen += values.astype(np.uint32)
-        if variance is not None:
-            noise = discrete_gaussian(len(values), variance=variance, stream=address.stream("noise"))
-            if client in self.course.arrived[: self._to_hide]:
-                self._seen += noise.astype(np.uint32)
-            values += noise
-        self._total += values.astype(np.uint32)
+        noise = discrete_gaussian(len(values), variance=variance, stream=self._randomness(client).stream("noise"))
+        noisy = (values + noise).astype(np.uint32)
+        self._total += noisy
+        self._seen += noisy if client in self.course.arrived[: self._to_hide] else values.astype(np.uint32)
 
-    def released(
-        self, server: SimulatedRandomness, lost_sum: LostSum
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def released(self, lost_sum: LostSum) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What everybody sees, and what the server does."""
-        planned = self.planned
-        if self.course.unmasked:
+        planned, course, randomness = self.planned, self.course, self._randomness(SERVER)
+        if course.unmasked:
             self._total += missing_noise(
                 planned,
-                cohort=self.course.roster,
-                arrived=len(self.course.arrived),
+                cohort=course.roster,
+                arrived=len(course.arrived),
                 tolerance=self._tolerance,
-                randomness=server,
+                randomness=randomness,
             )
         else:
-            made = lost_sum if self.course.roster else empty_sum
-            self._total = made(planned, randomness=server)
+            self._total = (lost_sum if course.roster else empty_sum)(planned, randomness=randomness)
         released = decode(self._total, unit=planned.unit)
-        if not self.course.arrived:
+        if not course.arrived:
             return released, released * math.sqrt(planned.noise_variance / planned.released_variance)
         return released, decode(self._seen, unit=planned.unit)

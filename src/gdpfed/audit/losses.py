@@ -29,11 +29,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS, MakeRelease, before_top_k, integer_path
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.scores import release_scores
-from gdpfed.planning.plan import Plan
 from gdpfed.training.rounds import initial_state
 from gdpfed.training.sampling import sample_clients
 
@@ -50,18 +50,18 @@ _MOST_ROUNDS = 200
 _POPULATIONS = 3 * 2**30
 
 
-def rounds_with_losses(plan: Plan, *, place: int) -> int:
+def rounds_with_losses(audited: AuditedGroup) -> int:
     """So many that a client is sampled once or twice, or all there are."""
-    return int(min(np.ceil(1.5 / plan.groups[place].sampling_rate), plan.num_rounds, _MOST_ROUNDS))
+    return int(min(np.ceil(1.5 / audited.group.sampling_rate), audited.plan.num_rounds, _MOST_ROUNDS))
 
 
 def watch_losses(
-    plan: Plan, *, place: int, seed: int, colluders: float = 0.0, make_release: MakeRelease = integer_path.make_release
+    audited: AuditedGroup, *, colluders: float = 0.0, make_release: MakeRelease = integer_path.make_release
 ) -> ScoredCanaries:
     """The scores of all populations."""
-    group = plan.groups[place]
+    group = audited.group
     inside = np.arange(NUM_LOSSY) < NUM_LOSSY // 2
-    sums = _released(plan, place, seed, colluders, make_release, num_inside=int(inside.sum())) / group.noise_std
+    sums = _released(audited, colluders, make_release, num_inside=int(inside.sum())) / group.noise_std
     choose = np.arange(NUM_LOSSY) % _CHOOSE_EVERY == 0
     ratios = release_scores(sums[:, :, 0], noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate)
     scores = {
@@ -78,18 +78,17 @@ def _in_stds(values: NDArray[np.float64], choose: NDArray[np.bool_]) -> NDArray[
 
 
 def _released(
-    plan: Plan, place: int, seed: int, colluders: float, make_release: MakeRelease, *, num_inside: int
+    audited: AuditedGroup, colluders: float, make_release: MakeRelease, *, num_inside: int
 ) -> NDArray[np.float64]:
     """(rounds, populations, coordinates); those with their client come first."""
-    rounds = rounds_with_losses(plan, place=place)
-    alone = before_top_k(plan)
-    position = place
-    if plan.release != "pooled":
-        alone, position = replace(alone, groups=(alone.groups[place],)), 0
+    seed, rounds = audited.seed, rounds_with_losses(audited)
+    alone, position = before_top_k(audited.plan), audited.group_index
+    if alone.release != "pooled":
+        alone, position = replace(alone, groups=(alone.groups[position],)), 0
     tolerance = every_size_complete(dropout=LOSS_RATE, colluders=colluders)
     size = rounds * NUM_LOSSY * _NUM_PARAMS
     nobody = np.zeros(0, dtype=np.int64)
-    empty = make_release(alone, size, tolerance)(
+    empty = make_release(alone, num_params=size, tolerance=tolerance)(
         initial_state(torch.zeros(size), 0),
         plan=alone,
         assignment=nobody,
@@ -98,7 +97,7 @@ def _released(
         seed=seed * SEEDS + _POPULATIONS,
     )
     sums = empty.sums[0].numpy().reshape(rounds, NUM_LOSSY, _NUM_PARAMS)
-    release = make_release(alone, _NUM_PARAMS, tolerance)
+    release = make_release(alone, num_params=_NUM_PARAMS, tolerance=tolerance)
     state = initial_state(torch.zeros(_NUM_PARAMS), 1)
     client, assignment = np.zeros(1, dtype=np.int64), np.full(1, position, dtype=np.int64)
     update = torch.zeros((1, _NUM_PARAMS), dtype=torch.float64)

@@ -24,13 +24,13 @@ Guarantees (tests of the same name):
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gdpfed.audit.bounds import NOISE_STEP, AuditFinding, smallest_step
 from gdpfed.audit.privacy_curves import CurveFamily, PrivacyCurve
 from gdpfed.errors import InputError
 
@@ -41,34 +41,27 @@ FloatArray = NDArray[np.float64]
 # Guesses made, as fractions of the canaries: half of them "in" and half "out", or all "in". The best is taken, and paid
 # for.
 _GUESSED_BOTH, _GUESSED_IN = (0.1, 0.3, 1.0), (0.03, 0.1, 0.3)
-_STEP, _LEAST, _MOST = 1.05, -33, 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneRunFinding:
-    """What one training showed. ``curve_lower`` is by the family of curves, ``epsilon_lower`` for any mechanism."""
+class OneRunFinding(AuditFinding):
+    """By one training, with the guesses that said the most about the curve."""
 
-    claim: float
-    epsilon_lower: float
-    curve_claim: float
-    curve_lower: float
-    noise_at_most: float | None
-    curve_contradicted: bool
     num_canaries: int
     num_guesses: int
     num_right: int
     alpha: float
 
-    @property
-    def contradicts(self) -> bool:
-        """Whether the claim is false, with confidence 1 - alpha."""
-        return self.epsilon_lower > self.claim or self.curve_contradicted
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Guesses:
-    made: int
+    total: int
     right: int
+
+    @property
+    def excess(self) -> float:
+        """Of right guesses over what coins would give, in stds."""
+        return (2 * self.right - self.total) / math.sqrt(self.total)
 
 
 def plain_p_value(*, num_canaries: int, num_guesses: int, num_right: int, epsilon: float, delta: float) -> float:
@@ -102,16 +95,13 @@ def curve_rules_out(
 
 def _all_guesses(scores: FloatArray, inside: NDArray[np.bool_]) -> list[_Guesses]:
     """For each number of guesses, in and out by the extremes of the scores, and only in by the largest."""
-    order = np.argsort(-scores, kind="stable")
-    ranked = inside[order]
-    made = []
-    for fraction in _GUESSED_BOTH:
-        half = max(1, round(fraction * len(scores) / 2))
-        made.append(_Guesses(made=2 * half, right=int(ranked[:half].sum()) + int((~ranked[-half:]).sum())))
-    for fraction in _GUESSED_IN:
-        count = max(2, round(fraction * len(scores)))
-        made.append(_Guesses(made=count, right=int(ranked[:count].sum())))
-    return made
+    ranked = inside[np.argsort(-scores, kind="stable")]
+    halves = [max(1, round(fraction * len(scores) / 2)) for fraction in _GUESSED_BOTH]
+    counts = [max(2, round(fraction * len(scores))) for fraction in _GUESSED_IN]
+    return [
+        *(_Guesses(total=2 * half, right=int(ranked[:half].sum() + (~ranked[-half:]).sum())) for half in halves),
+        *(_Guesses(total=count, right=int(ranked[:count].sum())) for count in counts),
+    ]
 
 
 def judge_one_run(
@@ -122,61 +112,56 @@ def judge_one_run(
         raise InputError(f"expected 20 canaries or more, got {len(scores)}: fewer cannot show anything")
     choices = _all_guesses(scores, inside)
     each = alpha / (2 * len(choices))
-    num = len(scores)
 
-    def plain(guesses: _Guesses) -> float:
-        low, high = 0.0, 20.0
-
-        def refuted(epsilon: float) -> bool:
-            value = plain_p_value(
-                num_canaries=num, num_guesses=guesses.made, num_right=guesses.right, epsilon=epsilon, delta=delta
-            )
-            return value < each
-
-        if not refuted(0.0):
-            return 0.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if refuted(middle) else (low, middle)
-        return low
-
-    def ruled_out(step: float) -> list[_Guesses]:
-        curve = family.curve(_STEP**step)
+    def ruled_out(step: int) -> list[_Guesses]:
+        curve = family.curve(NOISE_STEP**step)
         return [
             guesses
             for guesses in choices
-            if 2 * guesses.right > guesses.made
+            if guesses.excess > 0
             and curve_rules_out(
-                curve, num_canaries=num, num_guesses=guesses.made, num_right=guesses.right, probability=each
+                curve,
+                num_canaries=len(scores),
+                num_guesses=guesses.total,
+                num_right=guesses.right,
+                probability=each,
             )
         ]
 
-    noise, telling = _least_noise_ruled_out(ruled_out)
-    shown = telling or max(choices, key=lambda guesses: (2 * guesses.right - guesses.made) / math.sqrt(guesses.made))
+    step = smallest_step(lambda step: bool(ruled_out(step)))
+    noise = None if step is None else math.pow(NOISE_STEP, step)
+    telling = max(choices, key=lambda guesses: guesses.excess) if step is None else ruled_out(step)[0]
     return OneRunFinding(
         claim=claim,
-        epsilon_lower=max(plain(guesses) for guesses in choices),
+        epsilon_lower=max(_plain_epsilon(guesses, len(scores), delta=delta, alpha=each) for guesses in choices),
         curve_claim=family.epsilon(1.0),
         curve_lower=family.epsilon(noise) if noise is not None else 0.0,
         noise_at_most=noise,
         curve_contradicted=bool(ruled_out(0)),
-        num_canaries=num,
-        num_guesses=shown.made,
-        num_right=shown.right,
+        num_canaries=len(scores),
+        num_guesses=telling.total,
+        num_right=telling.right,
         alpha=alpha,
     )
 
 
-def _least_noise_ruled_out(ruled_out: Callable[[float], list[_Guesses]]) -> tuple[float | None, _Guesses | None]:
-    low, high = _LEAST, _MOST
-    telling = ruled_out(high)
-    if not telling:
-        return None, None
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = ruled_out(middle)
-        if found:
-            high, telling = middle, found
-        else:
-            low = middle
-    return math.pow(_STEP, high), telling[0]
+def _plain_epsilon(guesses: _Guesses, num_canaries: int, *, delta: float, alpha: float) -> float:
+    """The largest epsilon that so many right guesses refute."""
+
+    def is_refuted(epsilon: float) -> bool:
+        value = plain_p_value(
+            num_canaries=num_canaries,
+            num_guesses=guesses.total,
+            num_right=guesses.right,
+            epsilon=epsilon,
+            delta=delta,
+        )
+        return value < alpha
+
+    low, high = 0.0, 20.0
+    if not is_refuted(low):
+        return 0.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_refuted(middle) else (low, middle)
+    return low

@@ -16,7 +16,7 @@ Guarantees (tests of the same name):
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,18 +82,14 @@ class ReleaseFamily:
 
     def curve(self, fraction: float) -> PrivacyCurve:
         """As the protocol says; pessimistic by the grid."""
-        return _release_curve(
-            self.mechanism.noise_multiplier * fraction, self.mechanism.sampling_rate, self.mechanism.num_rounds
-        )
+        mechanism = self.mechanism
+        return _release_curve(mechanism.noise_multiplier * fraction, mechanism.sampling_rate, mechanism.num_rounds)
 
     def epsilon(self, fraction: float) -> float:
         """As the protocol says; what the grid adds at most is taken off."""
-        return _release_epsilon(
-            self.mechanism.noise_multiplier * fraction,
-            self.mechanism.sampling_rate,
-            self.mechanism.num_rounds,
-            self.delta,
-        )
+        mechanism = self.mechanism
+        noise_multiplier = mechanism.noise_multiplier * fraction
+        return _release_epsilon(noise_multiplier, mechanism.sampling_rate, mechanism.num_rounds, self.delta)
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,14 +97,7 @@ def _release_curve(noise_multiplier: float, sampling_rate: float, num_rounds: in
     if sampling_rate == 1:
         deltas = gaussian_delta(_EPSILONS, math.sqrt(num_rounds) / noise_multiplier)
         return PrivacyCurve(epsilons=_EPSILONS, deltas=deltas)
-    from gdpfed.privacy import pld
-
-    composed = pld.composed_distribution(
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        num_rounds=num_rounds,
-        grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
-    )
+    composed, _ = _composed(noise_multiplier, sampling_rate, num_rounds)
     return PrivacyCurve(epsilons=_EPSILONS, deltas=np.asarray(composed.get_delta_for_epsilon(_EPSILONS)))
 
 
@@ -116,17 +105,20 @@ def _release_curve(noise_multiplier: float, sampling_rate: float, num_rounds: in
 def _release_epsilon(noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
     if sampling_rate == 1:
         return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
+    composed, interval = _composed(noise_multiplier, sampling_rate, num_rounds)
+    epsilon = float(composed.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds)))
+    return max(epsilon - num_rounds * interval**2, 0.0)
+
+
+def _composed(noise_multiplier: float, sampling_rate: float, num_rounds: int) -> tuple[Any, float]:
+    """The loss distribution of all rounds, and the interval of its grid."""
     from gdpfed.privacy import pld
 
     interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
     composed = pld.composed_distribution(
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        num_rounds=num_rounds,
-        grid_interval=interval,
+        noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds, grid_interval=interval
     )
-    epsilon = float(composed.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds)))
-    return max(epsilon - num_rounds * interval**2, 0.0)
+    return composed, interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +153,16 @@ class ServerFamily:
 
     def epsilon(self, fraction: float) -> float:
         """As the protocol says: of a client that does not know how often it will be sampled."""
+
+        def is_below(epsilon: float) -> bool:
+            return float(self._deltas(np.array([epsilon]), fraction)[0]) > self.delta
+
         low, high = 0.0, 1.0
-        while float(self._deltas(np.array([high]), fraction)[0]) > self.delta and high < 1e6:
+        while is_below(high) and high < 1e6:
             low, high = high, 2 * high
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (
-                (middle, high) if float(self._deltas(np.array([middle]), fraction)[0]) > self.delta else (low, middle)
-            )
+            low, high = (middle, high) if is_below(middle) else (low, middle)
         return low
 
 

@@ -17,7 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
+from gdpfed.audit.canaries import SEEDS
 from gdpfed.planning.plan import Plan
 from gdpfed.training.sampling import sample_clients
 
@@ -26,7 +28,6 @@ __all__ = ["NUM_POPULATIONS", "Sampler", "rounds_watched", "watch_the_others"]
 NUM_POPULATIONS = 1000
 # There is one test worth making, so few have to choose it.
 _CHOOSE_EVERY = 5
-_SEEDS = 2**32
 # The cohort of a population; the smallest in which a place can be taken.
 _COHORT = 3
 
@@ -47,27 +48,26 @@ class Sampler(Protocol):
         ...
 
 
-def rounds_watched(plan: Plan, *, place: int) -> int:
+def rounds_watched(audited: AuditedGroup) -> int:
     """So many that a canary is sampled in one of them with a probability of a quarter, or in 25."""
-    return min(int(np.clip(np.ceil(0.3 / plan.groups[place].sampling_rate), 5, 25)), plan.num_rounds)
+    return min(int(np.clip(np.ceil(0.3 / audited.group.sampling_rate), 5, 25)), audited.plan.num_rounds)
 
 
-def watch_the_others(plan: Plan, *, place: int, seed: int, sampler: Sampler = sample_clients) -> ScoredCanaries:
+def watch_the_others(audited: AuditedGroup, *, sampler: Sampler = sample_clients) -> ScoredCanaries:
     """One score for each population: how many of the others did not take part."""
-    num_others = int(np.clip(np.ceil(_COHORT / plan.groups[place].sampling_rate), 2, 5000))
-    rounds = rounds_watched(plan, place=place)
+    num_others = int(np.clip(np.ceil(_COHORT / audited.group.sampling_rate), 2, 5000))
+    rounds = rounds_watched(audited)
     inside = np.arange(NUM_POPULATIONS) < NUM_POPULATIONS // 2
     missing = np.empty(NUM_POPULATIONS)
     for population in range(NUM_POPULATIONS):
         # The canary, if there is one, is the first.
         size = num_others + int(inside[population])
-        assignment = np.full(size, place, dtype=np.int64)
+        assignment = np.full(size, audited.group_index, dtype=np.int64)
         participations = np.zeros(size, dtype=np.int64)
         seen = 0
         for round_number in range(rounds):
-            sampled = sampler(
-                plan, assignment, participations, seed=seed * _SEEDS + population, round_number=round_number
-            )
+            seed = audited.seed * SEEDS + population
+            sampled = sampler(audited.plan, assignment, participations, seed=seed, round_number=round_number)
             participations[sampled] += 1
             seen += int((sampled >= int(inside[population])).sum())
         missing[population] = num_others * rounds - seen

@@ -21,7 +21,7 @@ from gdpfed.tasks.task import DEMONSTRATION, Task, load_task
 
 if TYPE_CHECKING:
     from gdpfed.audit.auditor import AuditReport
-    from gdpfed.audit.bounds import Finding
+    from gdpfed.audit.bounds import CanaryFinding
     from gdpfed.audit.in_training import TrainingAudit
 
 __all__ = ["audit"]
@@ -163,7 +163,7 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    from gdpfed.audit.auditor import audit_plan, group_place
+    from gdpfed.audit.auditor import audit_plan, index_of_group
     from gdpfed.audit.canaries import MECHANISMS
 
     report = audit_plan(
@@ -172,7 +172,7 @@ def _audit(
         num_canaries=canaries,
         alpha=alpha,
         mechanisms=MECHANISMS if mechanism == "both" else (mechanism,),
-        places=None if group is None else [group_place(plan, group)],
+        group_indices=None if group is None else [index_of_group(plan, group)],
         dropout=dropout,
         colluders=colluders,
         with_controls=controls,
@@ -210,14 +210,14 @@ def _train(
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
-    from gdpfed.audit.auditor import group_place
+    from gdpfed.audit.auditor import index_of_group
     from gdpfed.audit.in_training import audit_training
 
     laxest = max(range(len(plan.groups)), key=lambda place: plan.groups[place].epsilon)
     report = audit_training(
         task,
         plan,
-        place=laxest if group is None else group_place(plan, group),
+        place=laxest if group is None else index_of_group(plan, group),
         seed=seed,
         num_canaries=canaries,
         alpha=alpha,
@@ -257,7 +257,7 @@ _VIEWS = {
 _WITHOUT_NOISE = ("others", "losses")
 
 
-def _by_curve(finding: "Finding", view: str) -> list[str]:
+def _by_curve(finding: "CanaryFinding", view: str) -> list[str]:
     """Claim, lower bound and noise."""
     if view in _WITHOUT_NOISE:
         return ["", "", ""]

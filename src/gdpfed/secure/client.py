@@ -59,7 +59,7 @@ __all__ = ["SecureClient"]
 
 
 class SecureClient:
-    """One client in one session. Its identity is its Ed25519 private key; ``group`` is its place in the plan."""
+    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan."""
 
     def __init__(
         self,
@@ -109,40 +109,32 @@ class SecureClient:
 
     # 2 shares
 
-    def share(self, roster: bytes) -> bytes:
-        """Sealed shares of both secrets for every neighbour."""
-        made = messages.Roster.decode(roster)
+    def share(self, content: bytes) -> bytes:
+        """Sealed shares of both secrets for every neighbour, in answer to a roster."""
+        roster = messages.Roster.decode(content)
         if self._state.joined is not None:
-            if made != self._state.joined.roster:
+            if roster != self._state.joined.roster:
                 raise PrivacyError("expected the roster that was answered before, got another: one roster a session")
             return self._state.joined.answer
         secrets = self._unspent()
-        self._check_roster(made)
-        pairs = self._split(made, secrets)
+        self._check_roster(roster)
+        digest, pairs = roster.digest, self._split(roster, secrets)
         channels = {
             peer.client: masks.seal_key(
-                secrets.seal, peer.seal_public, session=made.digest, one=self._client, other=peer.client
+                secrets.seal, peer.seal_public, session=digest, one=self._client, other=peer.client
             )
-            for peer in made.neighbours_of(self._client)
+            for peer in roster.neighbours_of(self._client)
         }
         answer = messages.SealedShares(
-            roster=made.digest,
+            roster=digest,
             client=self._client,
-            commitment=masks.commitment(secrets.seed, session=made.digest, client=self._client),
+            commitment=masks.commitment(secrets.seed, session=digest, client=self._client),
             sealed=tuple(
-                (
-                    peer,
-                    seal(
-                        channel,
-                        nonce=_nonce(self._client),
-                        plain=b"".join(pairs[peer]),
-                        bound_to=_route(made.digest, self._client, peer),
-                    ),
-                )
+                (peer, seal(channel, plain=b"".join(pairs[peer]), **_sealing(digest, self._client, peer)))
                 for peer, channel in channels.items()
             ),
         ).encode()
-        joined = Joined(roster=made, answer=answer, own_pair=pairs[self._client], channels=channels)
+        joined = Joined(roster=roster, answer=answer, own_pair=pairs[self._client], channels=channels)
         self._state = replace(self._state, joined=joined)
         return answer
 
@@ -155,7 +147,7 @@ class SecureClient:
         different = self._session.differs_in(roster.session)
         if different is not None:
             raise PrivacyError(f"expected a roster of this session, got one of another {different}")
-        if not verified(self._directory.server, roster.signed(), roster.signature):
+        if not verified(self._directory.server, roster.signed, roster.signature):
             raise PrivacyError("expected a roster that the server has signed, got another signature or none")
         shape = roster.topology
         if 2 * shape.threshold <= shape.num_holders:
@@ -164,14 +156,11 @@ class SecureClient:
                 f"could learn both secrets of a client"
             )
         if shape.cohort > self._planned.largest_cohort:
-            raise PrivacyError(
-                f"expected a cohort of at most {self._planned.largest_cohort}, for which the grid was made, got "
-                f"{shape.cohort}"
-            )
+            largest = self._planned.largest_cohort
+            raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError(
-                "expected the degree, threshold, quorum and tolerances that follow from the size of the cohort, got "
-                "others"
+                "expected degree, threshold, quorum and tolerances that follow from the cohort, got others"
             )
         if self._state.advertised not in roster.entries:
             raise PrivacyError("expected a roster with the keys that this client advertised")
@@ -179,13 +168,13 @@ class SecureClient:
             public = self._directory.clients.get(entry.client)
             if public is None:
                 raise PrivacyError(f"expected enrolled clients in the roster, got client {entry.client}")
-            if not verified(public, entry.signed(), entry.signature):
+            if not verified(public, entry.signed, entry.signature):
                 raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
 
     def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
-        """For each holder its pair of shares, by client number; a share's point is the place in the roster plus 1."""
+        """For each holder its pair of shares, by client number; a share's point is its holder's in the roster."""
         holders = [self._client, *(peer.client for peer in roster.neighbours_of(self._client))]
-        points = [roster.places[holder] + 1 for holder in holders]
+        points = [roster.point_of(holder) for holder in holders]
         stream, threshold = self._randomness.stream("shares"), roster.topology.threshold
         of_mask = split(secrets.mask.private, threshold=threshold, points=points, stream=stream)
         of_seed = split(secrets.seed, threshold=threshold, points=points, stream=stream)
@@ -193,16 +182,16 @@ class SecureClient:
 
     # 3 input
 
-    def mask(self, delivery: bytes, update: Any) -> bytes:
-        """The update, clipped, on the grid, with this client's share of the noise, masked.
+    def mask(self, content: bytes, update: Any) -> bytes:
+        """The update, clipped, on the grid, with this client's share of the noise, masked, in answer to a delivery.
 
         Whatever the update is, this answers; what cannot be used counts as zero.
         """
-        made = messages.Delivery.decode(delivery)
-        joined = self._expect_roster(made.roster)
+        delivery = messages.Delivery.decode(content)
+        joined = self._expect_roster(delivery.roster)
         secrets = self._unspent()
-        held = self._opened(joined, made)
-        sharers = frozenset(made.sharers)
+        held = self._opened(joined, delivery)
+        sharers = frozenset(delivery.sharers)
         share = noise_share(
             total_variance=self._planned.noise_variance,
             cohort=joined.roster.topology.cohort,
@@ -217,7 +206,7 @@ class SecureClient:
         # What is no longer needed cannot leak.
         self._state = replace(self._state, masked=Masked(sharers=sharers, held=held), secrets=None)
         return messages.MaskedInput(
-            roster=made.roster, client=self._client, confirmed=confirmed, values=masked
+            roster=delivery.roster, client=self._client, confirmed=confirmed, values=masked
         ).encode()
 
     def _expect_roster(self, digest: bytes) -> Joined:
@@ -237,24 +226,16 @@ class SecureClient:
         if not sharers <= set(roster.clients) or self._client not in sharers:
             raise PrivacyError("expected sharers from the roster, this client among them")
         if len(sharers) < shape.smallest_survivors:
-            raise PrivacyError(
-                f"expected at least {shape.smallest_survivors} sharers, for which the noise is sized, got "
-                f"{len(sharers)}"
-            )
+            fewest = shape.smallest_survivors
+            raise PrivacyError(f"expected at least {fewest} sharers, for which the noise is sized, got {len(sharers)}")
         if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
         if 1 + len(delivery.sealed) < shape.threshold:
-            raise PrivacyError(
-                f"expected at least {shape.threshold} holders, the threshold, got {1 + len(delivery.sealed)}"
-            )
+            holders = 1 + len(delivery.sealed)
+            raise PrivacyError(f"expected at least {shape.threshold} holders, the threshold, got {holders}")
         held = {self._client: joined.own_pair}
         for peer, sealed in delivery.sealed:
-            plain = unseal(
-                joined.channels[peer],
-                nonce=_nonce(peer),
-                sealed=sealed,
-                bound_to=_route(roster.digest, peer, self._client),
-            )
+            plain = unseal(joined.channels[peer], sealed=sealed, **_sealing(roster.digest, peer, self._client))
             held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES:])
             if any(int.from_bytes(share, "little") >= PRIME for share in held[peer]):
                 raise PrivacyError(f"expected shares from client {peer}, got something else")
@@ -272,39 +253,31 @@ class SecureClient:
 
     def _confirmations(self, joined: Joined, sharers: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
         """For each neighbour that shared, a seal of the set of sharers."""
-        listed = _digest_of(sharers)
+        digest, listed = joined.roster.digest, _digest_of(sharers)
         return tuple(
-            (
-                peer,
-                seal(
-                    channel,
-                    nonce=_nonce(self._client, confirming=True),
-                    plain=b"",
-                    bound_to=_confirmation(joined.roster.digest, self._client, peer, listed),
-                ),
-            )
+            (peer, seal(channel, plain=b"", **_sealing(digest, self._client, peer, sharers=listed)))
             for peer, channel in sorted(joined.channels.items())
             if peer in sharers
         )
 
     # 4 unmask
 
-    def agree(self, survivors: bytes) -> bytes:
+    def agree(self, content: bytes) -> bytes:
         """A signature of the set of survivors; of one set only."""
-        made = messages.Survivors.decode(survivors)
-        joined = self._expect_roster(made.roster)
+        survivors = messages.Survivors.decode(content)
+        joined = self._expect_roster(survivors.roster)
         if self._state.masked is None:
             raise PrivacyError("expected a delivery first")
-        if self._state.agreed is not None and made.signed() != self._state.agreed.signed():
+        if self._state.agreed is not None and survivors.signed != self._state.agreed.signed:
             raise PrivacyError("expected the survivors that were signed before, got others: one set a session")
-        self._check_survivors(joined.roster, made, self._state.masked.sharers)
-        self._check_confirmed(joined, made, self._state.masked)
-        self._state = replace(self._state, agreed=replace(made, confirmed=()))
-        signature = sign(self._identity, made.signed())
-        return messages.Agreement(roster=made.roster, client=self._client, signature=signature).encode()
+        self._check_survivors(joined.roster, survivors, self._state.masked.sharers)
+        self._check_confirmed(joined, survivors, self._state.masked)
+        self._state = replace(self._state, agreed=replace(survivors, confirmed=()))
+        signature = sign(self._identity, survivors.signed)
+        return messages.Agreement(roster=survivors.roster, client=self._client, signature=signature).encode()
 
-    def _check_survivors(self, roster: messages.Roster, made: messages.Survivors, sharers: frozenset[int]) -> None:
-        alive, lost, shape = set(made.survivors), set(made.lost), roster.topology
+    def _check_survivors(self, roster: messages.Roster, stated: messages.Survivors, sharers: frozenset[int]) -> None:
+        alive, lost, shape = set(stated.survivors), set(stated.lost), roster.topology
         if alive & lost:
             raise PrivacyError("expected every peer as survivor or as lost, got one as both: nobody's two secrets")
         if alive | lost != sharers:
@@ -312,10 +285,8 @@ class SecureClient:
         if self._client not in alive:
             raise PrivacyError("expected this client among the survivors: it sent its input")
         if len(alive) < shape.smallest_survivors:
-            raise PrivacyError(
-                f"expected at least {shape.smallest_survivors} survivors, for which the noise is sized, got "
-                f"{len(alive)}"
-            )
+            needed = shape.smallest_survivors
+            raise PrivacyError(f"expected at least {needed} survivors, for which the noise is sized, got {len(alive)}")
         fewest = len(alive)
         if shape.degree < shape.cohort - 1:
             fewest = fewest_in_two_runs([client in alive for client in roster.circle], degree=shape.degree)
@@ -325,63 +296,50 @@ class SecureClient:
                 f"circle, got {fewest}: it could be cut there"
             )
 
-    def _check_confirmed(self, joined: Joined, made: messages.Survivors, masked: Masked) -> None:
+    def _check_confirmed(self, joined: Joined, stated: messages.Survivors, masked: Masked) -> None:
         """Every surviving neighbour masked with the sharers that this client knows."""
-        seals = dict(made.confirmed)
-        if seals.keys() != (masked.held.keys() & set(made.survivors)) - {self._client}:
+        seals = dict(stated.confirmed)
+        if seals.keys() != (masked.held.keys() & set(stated.survivors)) - {self._client}:
             raise PrivacyError("expected a confirmation of the sharers by every surviving neighbour, and nobody else")
         listed = _digest_of(masked.sharers)
         for peer, sealed in seals.items():
-            unseal(
-                joined.channels[peer],
-                nonce=_nonce(peer, confirming=True),
-                sealed=sealed,
-                bound_to=_confirmation(made.roster, peer, self._client, listed),
-            )
+            context = _sealing(stated.roster, peer, self._client, sharers=listed)
+            unseal(joined.channels[peer], sealed=sealed, **context)
 
-    def reveal(self, agreements: bytes) -> bytes:
+    def reveal(self, content: bytes) -> bytes:
         """One share for each peer, once a quorum has signed the same survivors."""
-        made = messages.Agreements.decode(agreements)
-        joined = self._expect_roster(made.roster)
+        agreements = messages.Agreements.decode(content)
+        joined = self._expect_roster(agreements.roster)
         agreed, masked = self._state.agreed, self._state.masked
         if agreed is None or masked is None:
             raise PrivacyError("expected the survivors first")
-        alive, content = set(agreed.survivors), agreed.signed()
-        for client, signature in made.signatures:
-            if client not in alive or not verified(self._directory.clients[client], content, signature):
+        alive = set(agreed.survivors)
+        for client, signature in agreements.signatures:
+            if client not in alive or not verified(self._directory.clients[client], agreed.signed, signature):
                 raise PrivacyError(f"expected signatures of these survivors, got another from client {client}")
-        if len(made.signatures) < joined.roster.topology.quorum:
-            raise PrivacyError(
-                f"expected {joined.roster.topology.quorum} signatures, a quorum, got {len(made.signatures)}"
-            )
+        quorum = joined.roster.topology.quorum
+        if len(agreements.signatures) < quorum:
+            raise PrivacyError(f"expected {quorum} signatures, a quorum, got {len(agreements.signatures)}")
         shares = tuple(
             (peer, messages.OF_SEED, of_seed) if peer in alive else (peer, messages.OF_MASK, of_mask)
             for peer, (of_mask, of_seed) in sorted(masked.held.items())
         )
-        return messages.Shares(roster=made.roster, client=self._client, shares=shares).encode()
+        return messages.Shares(roster=agreements.roster, client=self._client, shares=shares).encode()
 
 
 def _advertisement(session: Session, client: int, identity: bytes, secrets: Secrets) -> messages.Advertisement:
     unsigned = messages.Advertisement(
-        session=session,
-        client=client,
-        mask_public=secrets.mask.public,
-        seal_public=secrets.seal.public,
+        session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
     )
-    return replace(unsigned, signature=sign(identity, unsigned.signed()))
+    return replace(unsigned, signature=sign(identity, unsigned.signed))
 
 
-def _nonce(sender: int, *, confirming: bool = False) -> bytes:
-    """Each of a pair seals twice under their key: its shares, and the set of sharers."""
-    return struct.pack("<IQ", sender, confirming)
-
-
-def _route(digest: bytes, sender: int, recipient: int) -> bytes:
-    return digest + struct.pack("<II", sender, recipient)
-
-
-def _confirmation(digest: bytes, sender: int, recipient: int, sharers: bytes) -> bytes:
-    return b"gdpfed sharers v1\x00" + _route(digest, sender, recipient) + sharers
+def _sealing(digest: bytes, sender: int, recipient: int, *, sharers: bytes | None = None) -> dict[str, bytes]:
+    """What a seal goes with. Each of a pair seals twice under their key: its shares, and the set of ``sharers``."""
+    route = digest + struct.pack("<II", sender, recipient)
+    if sharers is None:
+        return {"nonce": struct.pack("<IQ", sender, 0), "bound_to": route}
+    return {"nonce": struct.pack("<IQ", sender, 1), "bound_to": b"gdpfed sharers v1\x00" + route + sharers}
 
 
 def _digest_of(sharers: frozenset[int]) -> bytes:

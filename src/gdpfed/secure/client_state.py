@@ -82,37 +82,37 @@ class ClientState:
     def decode(content: bytes, *, session: Session, client: int) -> "ClientState":
         """From `encode`, for the same client and session."""
         try:
-            read = json.loads(content)
-            ours = read["session"] == session.encoded().hex() and read["client"] == client
-            made = _decoded(read)
-        except (ValueError, KeyError, TypeError, AttributeError, InputError):
+            saved = json.loads(content)
+            is_ours = saved["session"] == session.encoded().hex() and saved["client"] == client
+            state = _decoded(saved)
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("expected the saved state of a client, got something else") from None
-        if not ours:
+        if not is_ours:
             raise InputError("expected the saved state of this client in this session, got another's")
-        return made
+        return state
 
 
-def _decoded(read: dict[str, Any]) -> ClientState:
-    secrets, joined, masked = read.get("secrets"), read.get("joined"), read.get("masked")
-    mask, seal, seed = (bytes.fromhex(part) for part in secrets) if secrets else (b"", b"", b"")
+def _decoded(saved: dict[str, Any]) -> ClientState:
+    secrets, joined, masked = None, None, None
+    if "secrets" in saved:
+        mask, seal, seed = map(bytes.fromhex, saved["secrets"])
+        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(seal), seed=seed)
+    if "joined" in saved:
+        joined = Joined(
+            roster=messages.Roster.decode(bytes.fromhex(saved["joined"]["roster"])),
+            answer=bytes.fromhex(saved["joined"]["answer"]),
+            own_pair=_pair(saved["joined"]["own_pair"]),
+            channels={int(peer): bytes.fromhex(key) for peer, key in saved["joined"]["channels"].items()},
+        )
+    if "masked" in saved:
+        held = {int(peer): _pair(pair) for peer, pair in saved["masked"]["held"].items()}
+        masked = Masked(sharers=frozenset(saved["masked"]["sharers"]), held=held)
     return ClientState(
-        advertised=messages.Advertisement.decode(bytes.fromhex(read["advertised"])),
-        secrets=Secrets(mask=AgreementKey(mask), seal=AgreementKey(seal), seed=seed) if secrets else None,
-        joined=Joined(
-            roster=messages.Roster.decode(bytes.fromhex(joined["roster"])),
-            answer=bytes.fromhex(joined["answer"]),
-            own_pair=_pair(joined["own_pair"]),
-            channels={int(peer): bytes.fromhex(key) for peer, key in joined["channels"].items()},
-        )
-        if joined
-        else None,
-        masked=Masked(
-            sharers=frozenset(masked["sharers"]),
-            held={int(peer): _pair(pair) for peer, pair in masked["held"].items()},
-        )
-        if masked
-        else None,
-        agreed=messages.Survivors.decode(bytes.fromhex(read["agreed"])) if "agreed" in read else None,
+        advertised=messages.Advertisement.decode(bytes.fromhex(saved["advertised"])),
+        secrets=secrets,
+        joined=joined,
+        masked=masked,
+        agreed=messages.Survivors.decode(bytes.fromhex(saved["agreed"])) if "agreed" in saved else None,
     )
 
 
@@ -121,5 +121,5 @@ def _texts(pair: Pair) -> list[str]:
 
 
 def _pair(texts: list[str]) -> Pair:
-    of_mask, of_seed = (bytes.fromhex(text) for text in texts)
+    of_mask, of_seed = map(bytes.fromhex, texts)
     return of_mask, of_seed

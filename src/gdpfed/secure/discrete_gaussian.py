@@ -106,9 +106,9 @@ def discrete_gaussian(num: int, *, variance: int, stream: Stream) -> NDArray[np.
 
 def _accepted(stairs: _Staircase, num: int, stream: Stream) -> NDArray[np.int64]:
     words = stream.words(2 * num)
-    places, tests = words[:num], words[num:]
-    steps = np.searchsorted(stairs.ends, places >> np.uint64(32), side="right")
-    low = places.astype(np.uint32).astype(np.int64)
+    candidates, tests = words[:num], words[num:]
+    steps = np.searchsorted(stairs.ends, candidates >> np.uint64(32), side="right")
+    low = candidates.astype(np.uint32).astype(np.int64)
     offsets = low & ((1 << stairs.width_bits) - 1)
     negative = low >> 31 == 1
     values = (steps << stairs.width_bits) + offsets
@@ -120,8 +120,8 @@ def _accepted(stairs: _Staircase, num: int, stream: Stream) -> NDArray[np.int64]
     keep = uniforms < chances
     doubtful = np.abs(uniforms - chances) <= _MARGIN * chances + 2.0**-52
     doubtful |= steps == len(stairs.ends)
-    for place in np.flatnonzero(doubtful):
-        values[place], keep[place] = _exactly(stairs, int(steps[place]), int(offsets[place]), int(tests[place]), stream)
+    for index in np.flatnonzero(doubtful):
+        values[index], keep[index] = _exactly(stairs, int(steps[index]), int(offsets[index]), int(tests[index]), stream)
     keep &= ~(negative & (values == 0))
     signed: NDArray[np.int64] = np.where(negative, -values, values)[keep]
     return signed

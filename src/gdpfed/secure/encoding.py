@@ -62,7 +62,7 @@ class PlannedSum:
     encodings: tuple[ClientEncoding, ...]
 
     def encoding(self, group: int) -> ClientEncoding:
-        """That of a group, by its place in the plan."""
+        """That of a group, by its index in the plan."""
         return self.encodings[self.groups.index(group)]
 
 
@@ -86,14 +86,14 @@ def planned_sums(plan: Plan, *, num_params: int, tolerance: Tolerance) -> tuple[
     if num_params < 1:
         raise InputError(f"expected num_params >= 1, got num_params={num_params}")
     every = range(len(plan.groups))
-    members = [tuple(every)] if plan.release == "pooled" else [(place,) for place in every]
+    members = [tuple(every)] if plan.release == "pooled" else [(group_index,) for group_index in every]
     return tuple(
-        _planned(plan, place, groups, num_params=num_params, tolerance=tolerance)
-        for place, groups in enumerate(members)
+        _planned(plan, index, groups, num_params=num_params, tolerance=tolerance)
+        for index, groups in enumerate(members)
     )
 
 
-def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: int, tolerance: Tolerance) -> PlannedSum:
+def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: int, tolerance: Tolerance) -> PlannedSum:
     groups = [plan.groups[member] for member in members]
     reaches = [Fraction(group.clip_norm) * Fraction(group.scale) for group in groups]
     # Of a pooled plan's groups, whose stds agree to 1e-9, the largest.
@@ -120,7 +120,7 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
     # The largest cohort has the smallest shares: refused now, not when it is drawn.
     noise_share(total_variance=noise_variance, cohort=cohort, tolerance=tolerance, num_params=num_params)
     return PlannedSum(
-        place=place,
+        place=index,
         groups=members,
         num_params=num_params,
         unit=float(unit),
@@ -129,11 +129,7 @@ def _planned(plan: Plan, place: int, members: tuple[int, ...], *, num_params: in
         largest_cohort=cohort,
         encodings=tuple(
             ClientEncoding(
-                clip_norm=group.clip_norm,
-                scale=group.scale,
-                unit=float(unit),
-                norm_bound=bound,
-                num_params=num_params,
+                clip_norm=group.clip_norm, scale=group.scale, unit=float(unit), norm_bound=bound, num_params=num_params
             )
             for group, bound in zip(groups, bounds, strict=True)
         ),

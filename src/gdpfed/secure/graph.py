@@ -90,12 +90,7 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
                 degree, threshold = smaller, least
                 break
     return Topology(
-        cohort=cohort,
-        degree=degree,
-        threshold=threshold,
-        quorum=quorum,
-        dropouts=dropouts,
-        colluders=colluders,
+        cohort=cohort, degree=degree, threshold=threshold, quorum=quorum, dropouts=dropouts, colluders=colluders
     )
 
 
@@ -162,7 +157,7 @@ def _ways(cohort: int, marked: int, drawn: int, least: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def circle(roster_hash: bytes, *, cohort: int) -> tuple[int, ...]:
-    """The places of a roster in the order in which they stand."""
+    """The indices of a roster in the order in which they stand."""
     stream = KeyStream(derive(roster_hash, info=b"gdpfed circle v1"))
     drawn = np.frombuffer(stream.take(8 * cohort), dtype="<u8")
     return tuple(np.argsort(drawn, kind="stable").tolist())
@@ -185,14 +180,14 @@ def fewest_in_two_runs(present: Sequence[bool], *, degree: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def neighbours(roster_hash: bytes, *, cohort: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """For each place in the roster, the places of its neighbours, in increasing order."""
+    """For each index of the roster those of its neighbours, in increasing order."""
     if degree >= cohort - 1:
-        return tuple(tuple(other for other in range(cohort) if other != place) for place in range(cohort))
+        return tuple(tuple(other for other in range(cohort) if other != index) for index in range(cohort))
     if degree % 2 or degree < 2:
         raise InputError(f"expected an even degree in a circle, got degree={degree}")
     standing = circle(roster_hash, cohort=cohort)
-    found: list[tuple[int, ...]] = [()] * cohort
+    around: list[tuple[int, ...]] = [()] * cohort
     steps = [step for half in range(1, degree // 2 + 1) for step in (half, -half)]
-    for at, place in enumerate(standing):
-        found[place] = tuple(sorted(standing[(at + step) % cohort] for step in steps))
-    return tuple(found)
+    for at, index in enumerate(standing):
+        around[index] = tuple(sorted(standing[(at + step) % cohort] for step in steps))
+    return tuple(around)

@@ -14,6 +14,10 @@ message ends where its content ends.
     agreements      server -> clients  a quorum of signatures
     shares          client -> server   for each holder's peer one share of one secret
 
+A message lists its fields once: the type of a field says how it is written and read, and their order is that of the
+bytes. Reading is strict, writing trusts its caller. A signature covers the message's name
+and all but the last field.
+
 Guarantees (tests of the same name):
   every_message_round_trips       what was encoded is what is decoded.
   mutated_messages_are_refused    10^5 of them: an InputError, or a value that encodes to the same bytes; never another
@@ -25,8 +29,9 @@ import functools
 import hashlib
 import itertools
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,40 +43,30 @@ from gdpfed.secure.session import HASH_BYTES, LARGEST_COHORT, SESSION_BYTES, Ses
 from gdpfed.secure.shares import PRIME, SHARE_BYTES
 
 __all__ = [
-    "OF_MASK",
-    "OF_SEED",
-    "PAIR_BYTES",
-    "Advertisement",
-    "Agreement",
-    "Agreements",
-    "Delivery",
-    "MaskedInput",
-    "Roster",
-    "SealedShares",
-    "Shares",
-    "Survivors",
-]
+    "OF_MASK", "OF_SEED", "Advertisement", "Agreement", "Agreements", "Delivery", "MaskedInput", "Message", "Roster",
+    "SealedShares", "Shares", "Survivors",
+]  # fmt: skip
 
 _MAGIC = b"gdpfed-sum"
 _VERSION = 2
 _HEAD = struct.Struct("<10sBB")
-# The shares of the mask's private key and of the seed, together, and sealed.
-PAIR_BYTES = 2 * SHARE_BYTES
-_SEALED_BYTES = PAIR_BYTES + SEAL_BYTES
 OF_MASK, OF_SEED = 0, 1
 
 
 class _Reader:
-    """Takes a message apart; whatever is not as expected is an InputError that does not quote it."""
+    """Takes a message apart; whatever is not as expected is an InputError that does not quote it.
 
-    __slots__ = ("_at", "_content", "_name")
+    A vector must have ``num_params`` coordinates: where that is None, there can be none.
+    """
 
-    def __init__(self, content: bytes, *, kind: int, name: str) -> None:
-        self._content, self._at, self._name = content, 0, name
+    __slots__ = ("_at", "_content", "_name", "_num_params")
+
+    def __init__(self, content: bytes, *, kind: int, name: str, num_params: int | None) -> None:
+        self._content, self._at, self._name, self._num_params = content, 0, name, num_params
         if not isinstance(content, bytes):
             raise self.error(f"a {type(content).__name__}")
-        magic, version, found = _HEAD.unpack(self.take(_HEAD.size))
-        if magic != _MAGIC or found != kind:
+        magic, version, stated_kind = _HEAD.unpack(self.take(_HEAD.size))
+        if magic != _MAGIC or stated_kind != kind:
             raise self.error("another kind of message")
         if version != _VERSION:
             raise self.error(f"version {version}, this is version {_VERSION}")
@@ -79,41 +74,58 @@ class _Reader:
     def error(self, got: str) -> InputError:
         return InputError(f"expected a message of kind {self._name!r}, got {got}")
 
-    def take(self, num_bytes: int) -> bytes:
-        end = self._at + num_bytes
+    def _skip(self, num_bytes: int) -> int:
+        """Where the next bytes start, if there are so many."""
+        start, end = self._at, self._at + num_bytes
         if end > len(self._content):
             raise self.error("one that is cut off")
-        taken = self._content[self._at : end]
         self._at = end
-        return taken
+        return start
+
+    def take(self, num_bytes: int) -> bytes:
+        start = self._skip(num_bytes)
+        return self._content[start : self._at]
 
     def number(self) -> int:
         return int.from_bytes(self.take(4), "little")
 
-    def rows(self, row_bytes: int, *, fewest: int = 0) -> list[tuple[int, bytes]]:
+    def session(self) -> Session:
+        try:
+            return Session.decoded(self.take(SESSION_BYTES))
+        except InputError:
+            raise self.error("an impossible session") from None
+
+    def rows(self, row_bytes: int, *, fewest: int = 0) -> tuple[tuple[int, bytes], ...]:
         """A list of numbered rows, in strictly increasing order."""
         count = self.number()
         if not fewest <= count <= LARGEST_COHORT:
             raise self.error("a list of an impossible length")
         content = self.take(count * (4 + row_bytes))
-        rows = [
+        rows = tuple(
             (int.from_bytes(content[at : at + 4], "little"), content[at + 4 : at + 4 + row_bytes])
             for at in range(0, len(content), 4 + row_bytes)
-        ]
+        )
         if any(one[0] >= other[0] for one, other in itertools.pairwise(rows)):
             raise self.error("clients that are not in increasing order")
         return rows
 
-    def clients(self, *, fewest: int = 0) -> tuple[int, ...]:
-        return tuple(number for number, _ in self.rows(0, fewest=fewest))
+    def shares(self) -> tuple[tuple[int, int, bytes], ...]:
+        rows = self.rows(1 + SHARE_BYTES)
+        if any(row[0] > OF_SEED or int.from_bytes(row[1:], "little") >= PRIME for _, row in rows):
+            raise self.error("something that is no share")
+        return tuple((peer, row[0], row[1:]) for peer, row in rows)
+
+    def vector(self) -> NDArray[np.uint32]:
+        """A view of the message."""
+        length = self.number()
+        if length != self._num_params:
+            raise self.error(f"a vector that is not of {self._num_params} coordinates")
+        start = self._skip(4 * length)
+        return np.frombuffer(self._content, dtype="<u4", count=length, offset=start).astype(np.uint32, copy=False)
 
     def end(self) -> None:
         if self._at != len(self._content):
             raise self.error("one that goes on after its end")
-
-
-def _head(kind: int) -> bytes:
-    return _HEAD.pack(_MAGIC, _VERSION, kind)
 
 
 def _number(value: int) -> bytes:
@@ -124,60 +136,109 @@ def _rows(rows: tuple[tuple[int, bytes], ...]) -> bytes:
     return _number(len(rows)) + b"".join(_number(number) + content for number, content in rows)
 
 
-def _clients(numbers: tuple[int, ...]) -> bytes:
-    return _rows(tuple((number, b"") for number in numbers))
+class _Kind(NamedTuple):
+    """How a field is written, and how it is read."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[_Reader], Any]
 
 
-def _session(reader: _Reader) -> Session:
-    try:
-        return Session.decoded(reader.take(SESSION_BYTES))
-    except InputError:
-        raise reader.error("an impossible session") from None
+def _fixed(num_bytes: int) -> _Kind:
+    return _Kind(bytes, lambda reader: reader.take(num_bytes))
+
+
+def _rows_of(row_bytes: int) -> _Kind:
+    return _Kind(_rows, lambda reader: reader.rows(row_bytes))
+
+
+def _clients(*, fewest: int) -> _Kind:
+    return _Kind(
+        lambda numbers: _rows(tuple((number, b"") for number in numbers)),
+        lambda reader: tuple(number for number, _ in reader.rows(0, fewest=fewest)),
+    )
+
+
+_Number = Annotated[int, _Kind(_number, _Reader.number)]
+_Session = Annotated[Session, _Kind(Session.encoded, _Reader.session)]
+_Digest = Annotated[bytes, _fixed(HASH_BYTES)]
+_PublicKey = Annotated[bytes, _fixed(KEY_BYTES)]
+_Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
+_Signatures = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SIGNATURE_BYTES)]
+# The shares of the mask's private key and of the seed, sealed together.
+_SealedPairs = Annotated[tuple[tuple[int, bytes], ...], _rows_of(2 * SHARE_BYTES + SEAL_BYTES)]
+_Confirmations = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SEAL_BYTES)]
+_Clients = Annotated[tuple[int, ...], _clients(fewest=0)]
+_SomeClients = Annotated[tuple[int, ...], _clients(fewest=1)]
+_Shares = Annotated[
+    tuple[tuple[int, int, bytes], ...],
+    _Kind(lambda shares: _rows(tuple((peer, bytes([of]) + share) for peer, of, share in shares)), _Reader.shares),
+]
+_Vector = Annotated[
+    NDArray[np.uint32],
+    _Kind(lambda values: _number(len(values)) + values.astype("<u4", copy=False).tobytes(), _Reader.vector),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advertisement:
-    """A client's two public keys for one session: for its masks, and for sealing."""
+class Message:
+    """What all messages have in common."""
 
-    session: Session
-    client: int
-    mask_public: bytes
-    seal_public: bytes
-    signature: bytes = b""
+    _kind: ClassVar[int]
+    _name: ClassVar[str]
 
+    def __init_subclass__(cls, *, kind: int, name: str) -> None:
+        cls._kind, cls._name = kind, name
+
+    @classmethod
+    @functools.cache
+    def _layout(cls) -> tuple[tuple[str, _Kind], ...]:
+        hints = get_type_hints(cls, include_extras=True)
+        return tuple((part.name, hints[part.name].__metadata__[0]) for part in fields(cls))
+
+    def _head(self) -> bytes:
+        return _HEAD.pack(_MAGIC, _VERSION, self._kind)
+
+    def _fields(self) -> list[bytes]:
+        return [kind.write(getattr(self, name)) for name, kind in self._layout()]
+
+    def _all_but_the_last(self, start: bytes) -> bytes:
+        return b"".join((start, *self._fields()[:-1]))
+
+    @classmethod
+    def _read(cls, reader: _Reader) -> Self:
+        return cls(**{name: kind.read(reader) for name, kind in cls._layout()})
+
+    @functools.cached_property
     def signed(self) -> bytes:
-        """What the signature covers."""
-        return (
-            b"gdpfed advertisement v1\x00"
-            + self.session.encoded()
-            + _number(self.client)
-            + self.mask_public
-            + self.seal_public
-        )
+        """What a signature covers."""
+        return self._all_but_the_last(f"gdpfed {self._name} v1\x00".encode())
 
     def encode(self) -> bytes:
         """As bytes."""
-        keys = self.mask_public + self.seal_public + self.signature
-        return _head(1) + self.session.encoded() + _number(self.client) + keys
+        return b"".join((self._head(), *self._fields()))
 
-    @staticmethod
-    def decode(content: bytes) -> "Advertisement":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=1, name="advertisement")
-        session, client = _session(reader), reader.number()
-        made = Advertisement(
-            session=session,
-            client=client,
-            mask_public=reader.take(KEY_BYTES),
-            seal_public=reader.take(KEY_BYTES),
-            signature=reader.take(SIGNATURE_BYTES),
-        )
+    @classmethod
+    def decode(cls, content: bytes, *, num_params: int | None = None) -> Self:
+        """From bytes, strictly. ``num_params`` is the length of the vector, where there is one."""
+        reader = _Reader(content, kind=cls._kind, name=cls._name, num_params=num_params)
+        message = cls._read(reader)
         reader.end()
-        return made
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roster:
+class Advertisement(Message, kind=1, name="advertisement"):
+    """A client's two public keys for one session: for its masks, and for sealing."""
+
+    session: _Session
+    client: _Number
+    mask_public: _PublicKey
+    seal_public: _PublicKey
+    signature: _Signature = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster(Message, kind=2, name="roster"):
     """The cohort: every advertisement, and the numbers that follow from how many there are."""
 
     session: Session
@@ -185,20 +246,44 @@ class Roster:
     entries: tuple[Advertisement, ...]
     signature: bytes = b""
 
-    def _content(self) -> bytes:
-        shape = self.topology
-        numbers = (shape.degree, shape.threshold, shape.quorum, shape.dropouts, shape.colluders)
-        rows = tuple((entry.client, entry.mask_public + entry.seal_public + entry.signature) for entry in self.entries)
-        return self.session.encoded() + b"".join(map(_number, numbers)) + _rows(rows)
+    # Neither the session nor the cohort's size is written twice.
+    _NUMBERS: ClassVar = ("degree", "threshold", "quorum", "dropouts", "colluders")
 
-    def signed(self) -> bytes:
-        """What the signature covers."""
-        return b"gdpfed roster v1\x00" + self._content()
+    def _fields(self) -> list[bytes]:
+        numbers = [_number(getattr(self.topology, name)) for name in self._NUMBERS]
+        rows = tuple((entry.client, entry.mask_public + entry.seal_public + entry.signature) for entry in self.entries)
+        return [self.session.encoded(), *numbers, _rows(rows), self.signature]
+
+    @classmethod
+    def _read(cls, reader: _Reader) -> Self:
+        session = reader.session()
+        numbers = {name: reader.number() for name in cls._NUMBERS}
+        entries = tuple(
+            Advertisement(
+                session=session,
+                client=client,
+                mask_public=row[:KEY_BYTES],
+                seal_public=row[KEY_BYTES : 2 * KEY_BYTES],
+                signature=row[2 * KEY_BYTES :],
+            )
+            for client, row in reader.rows(2 * KEY_BYTES + SIGNATURE_BYTES, fewest=1)
+        )
+        shape = Topology(cohort=len(entries), **numbers)
+        return cls(session=session, topology=shape, entries=entries, signature=reader.take(SIGNATURE_BYTES))
+
+    @classmethod
+    def decode(cls, content: bytes, *, num_params: int | None = None) -> "Roster":
+        """From bytes, strictly. Remembered: in a simulation every client reads the same one."""
+        return (
+            _remembered_roster(content)
+            if isinstance(content, bytes)
+            else super().decode(content, num_params=num_params)
+        )
 
     @functools.cached_property
     def digest(self) -> bytes:
         """Names this roster in all later messages."""
-        return hashlib.sha256(self.signed()).digest()
+        return hashlib.sha256(self.signed).digest()
 
     @functools.cached_property
     def clients(self) -> tuple[int, ...]:
@@ -206,241 +291,101 @@ class Roster:
         return tuple(entry.client for entry in self.entries)
 
     @functools.cached_property
-    def places(self) -> dict[int, int]:
-        """Where in the roster a client stands, by its number."""
-        return {client: place for place, client in enumerate(self.clients)}
+    def _indices(self) -> dict[int, int]:
+        return {client: index for index, client in enumerate(self.clients)}
+
+    def entry_of(self, client: int) -> Advertisement:
+        """A client's advertisement."""
+        return self.entries[self._indices[client]]
+
+    def point_of(self, client: int) -> int:
+        """Of the shares that this client holds: 1 for the first of the roster."""
+        return self._indices[client] + 1
 
     @property
     def circle(self) -> tuple[int, ...]:
         """The clients in the order in which they stand, where not everyone is everyone's neighbour."""
-        return tuple(self.clients[place] for place in circle(self.digest, cohort=self.topology.cohort))
-
-    @property
-    def neighbours(self) -> tuple[tuple[int, ...], ...]:
-        """Of each place, the places of its neighbours."""
-        return neighbours(self.digest, cohort=self.topology.cohort, degree=self.topology.degree)
+        return tuple(self.clients[index] for index in circle(self.digest, cohort=self.topology.cohort))
 
     def neighbours_of(self, client: int) -> tuple[Advertisement, ...]:
         """A client's neighbours, in order."""
-        return tuple(self.entries[place] for place in self.neighbours[self.places[client]])
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _head(2) + self._content() + self.signature
-
-    @staticmethod
-    def decode(content: bytes) -> "Roster":
-        """From bytes, strictly. Remembered: in a simulation every client reads the same one."""
-        return _remembered_roster(content) if isinstance(content, bytes) else Roster._read(content)
-
-    @staticmethod
-    def _read(content: bytes) -> "Roster":
-        reader = _Reader(content, kind=2, name="roster")
-        session = _session(reader)
-        degree, threshold, quorum, dropouts, colluders = (reader.number() for _ in range(5))
-        rows = reader.rows(2 * KEY_BYTES + SIGNATURE_BYTES, fewest=1)
-        signature = reader.take(SIGNATURE_BYTES)
-        reader.end()
-        entries = tuple(
-            Advertisement(
-                session=session,
-                client=client,
-                mask_public=keys[:KEY_BYTES],
-                seal_public=keys[KEY_BYTES : 2 * KEY_BYTES],
-                signature=keys[2 * KEY_BYTES :],
-            )
-            for client, keys in rows
-        )
-        shape = Topology(
-            cohort=len(entries),
-            degree=degree,
-            threshold=threshold,
-            quorum=quorum,
-            dropouts=dropouts,
-            colluders=colluders,
-        )
-        return Roster(session=session, topology=shape, entries=entries, signature=signature)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SealedShares:
-    """A client's shares for its neighbours, sealed for each, and a commitment to its seed."""
-
-    roster: bytes
-    client: int
-    commitment: bytes
-    sealed: tuple[tuple[int, bytes], ...] = field(repr=False)
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _head(3) + self.roster + _number(self.client) + self.commitment + _rows(self.sealed)
-
-    @staticmethod
-    def decode(content: bytes) -> "SealedShares":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=3, name="sealed shares")
-        roster, client, commitment = reader.take(HASH_BYTES), reader.number(), reader.take(HASH_BYTES)
-        sealed = tuple(reader.rows(_SEALED_BYTES))
-        reader.end()
-        return SealedShares(roster=roster, client=client, commitment=commitment, sealed=sealed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """Who shared, and what they sealed for one client."""
-
-    roster: bytes
-    client: int
-    sharers: tuple[int, ...]
-    sealed: tuple[tuple[int, bytes], ...] = field(repr=False)
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _head(4) + self.roster + _number(self.client) + _clients(self.sharers) + _rows(self.sealed)
-
-    @staticmethod
-    def decode(content: bytes) -> "Delivery":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=4, name="delivery")
-        roster, client = reader.take(HASH_BYTES), reader.number()
-        sharers, sealed = reader.clients(fewest=1), tuple(reader.rows(_SEALED_BYTES))
-        reader.end()
-        return Delivery(roster=roster, client=client, sharers=sharers, sealed=sealed)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MaskedInput:
-    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the set of sharers that it masked
-    with."""
-
-    roster: bytes
-    client: int
-    confirmed: tuple[tuple[int, bytes], ...] = field(repr=False)
-    values: NDArray[np.uint32] = field(repr=False)
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        head = _head(5) + self.roster + _number(self.client) + _rows(self.confirmed) + _number(len(self.values))
-        return b"".join((head, self.values.astype("<u4", copy=False).data))
-
-    @staticmethod
-    def decode(content: bytes, *, num_params: int) -> "MaskedInput":
-        """From bytes, strictly; the values are a view of them."""
-        start = max(len(content) - 4 * num_params, 0) if isinstance(content, bytes) else 0
-        reader = _Reader(content[:start] if start else content, kind=5, name="masked input")
-        roster, client = reader.take(HASH_BYTES), reader.number()
-        confirmed, length = tuple(reader.rows(SEAL_BYTES)), reader.number()
-        reader.end()
-        if length != num_params or not start:
-            raise reader.error(f"a vector that is not of {num_params} coordinates")
-        values = np.frombuffer(content, dtype="<u4", offset=start)
-        return MaskedInput(
-            roster=roster, client=client, confirmed=confirmed, values=values.astype(np.uint32, copy=False)
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survivors:
-    """Whose masked input arrived, and who shared but was lost after that; what one client's surviving neighbours
-    confirmed to it."""
-
-    roster: bytes
-    survivors: tuple[int, ...]
-    lost: tuple[int, ...]
-    confirmed: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
-
-    def signed(self) -> bytes:
-        """What clients sign before they reveal anything."""
-        return b"gdpfed survivors v1\x00" + self.roster + _clients(self.survivors) + _clients(self.lost)
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return self._common() + _rows(self.confirmed)
-
-    def _common(self) -> bytes:
-        return _head(6) + self.roster + _clients(self.survivors) + _clients(self.lost)
-
-    def encode_for_each(self, confirmed: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
-        """For each survivor, with what was confirmed to it; what is the same for all is encoded once."""
-        common = self._common()
-        return {client: common + _rows(tuple(sorted(confirmed.get(client, {}).items()))) for client in self.survivors}
-
-    @staticmethod
-    def decode(content: bytes) -> "Survivors":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=6, name="survivors")
-        roster, survivors, lost = reader.take(HASH_BYTES), reader.clients(fewest=1), reader.clients()
-        confirmed = tuple(reader.rows(SEAL_BYTES))
-        reader.end()
-        return Survivors(roster=roster, survivors=survivors, lost=lost, confirmed=confirmed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """A client's signature of the survivors."""
-
-    roster: bytes
-    client: int
-    signature: bytes
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _head(7) + self.roster + _number(self.client) + self.signature
-
-    @staticmethod
-    def decode(content: bytes) -> "Agreement":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=7, name="agreement")
-        made = Agreement(roster=reader.take(HASH_BYTES), client=reader.number(), signature=reader.take(SIGNATURE_BYTES))
-        reader.end()
-        return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreements:
-    """A quorum of signatures of the survivors."""
-
-    roster: bytes
-    signatures: tuple[tuple[int, bytes], ...]
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _head(8) + self.roster + _rows(self.signatures)
-
-    @staticmethod
-    def decode(content: bytes) -> "Agreements":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=8, name="agreements")
-        made = Agreements(roster=reader.take(HASH_BYTES), signatures=tuple(reader.rows(SIGNATURE_BYTES)))
-        reader.end()
-        return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shares:
-    """For each peer one share: of its seed if it survived, of its mask's private key if it was lost."""
-
-    roster: bytes
-    client: int
-    shares: tuple[tuple[int, int, bytes], ...] = field(repr=False)
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        rows = tuple((peer, bytes([kind]) + share) for peer, kind, share in self.shares)
-        return _head(9) + self.roster + _number(self.client) + _rows(rows)
-
-    @staticmethod
-    def decode(content: bytes) -> "Shares":
-        """From bytes, strictly."""
-        reader = _Reader(content, kind=9, name="shares")
-        roster, client = reader.take(HASH_BYTES), reader.number()
-        rows = reader.rows(1 + SHARE_BYTES)
-        reader.end()
-        if any(row[0] > OF_SEED or int.from_bytes(row[1:], "little") >= PRIME for _, row in rows):
-            raise reader.error("something that is no share")
-        return Shares(roster=roster, client=client, shares=tuple((peer, row[0], row[1:]) for peer, row in rows))
+        everyones = neighbours(self.digest, cohort=self.topology.cohort, degree=self.topology.degree)
+        return tuple(self.entries[index] for index in everyones[self._indices[client]])
 
 
 @functools.lru_cache(maxsize=8)
 def _remembered_roster(content: bytes) -> Roster:
-    return Roster._read(content)
+    return super(Roster, Roster).decode(content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedShares(Message, kind=3, name="sealed shares"):
+    """A client's shares for its neighbours, sealed for each, and a commitment to its seed."""
+
+    roster: _Digest
+    client: _Number
+    commitment: _Digest
+    sealed: _SealedPairs = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery(Message, kind=4, name="delivery"):
+    """Who shared, and what they sealed for one client."""
+
+    roster: _Digest
+    client: _Number
+    sharers: _SomeClients
+    sealed: _SealedPairs = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedInput(Message, kind=5, name="masked input"):
+    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the set of sharers that it masked
+    with."""
+
+    roster: _Digest
+    client: _Number
+    confirmed: _Confirmations = field(repr=False)
+    values: _Vector = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survivors(Message, kind=6, name="survivors"):
+    """Whose masked input arrived, and who shared but was lost after that; what one client's surviving neighbours
+    confirmed to it."""
+
+    roster: _Digest
+    survivors: _SomeClients
+    lost: _Clients
+    confirmed: _Confirmations = field(default=(), repr=False)
+
+    def encode_for_each(self, confirmed: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
+        """For each survivor, with what was confirmed to it; what is the same for all is encoded once."""
+        common = self._all_but_the_last(self._head())
+        return {client: common + _rows(tuple(sorted(confirmed.get(client, {}).items()))) for client in self.survivors}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement(Message, kind=7, name="agreement"):
+    """A client's signature of the survivors."""
+
+    roster: _Digest
+    client: _Number
+    signature: _Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreements(Message, kind=8, name="agreements"):
+    """A quorum of signatures of the survivors."""
+
+    roster: _Digest
+    signatures: _Signatures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares(Message, kind=9, name="shares"):
+    """For each peer one share: of its seed if it survived, of its mask's private key if it was lost."""
+
+    roster: _Digest
+    client: _Number
+    shares: _Shares = field(repr=False)

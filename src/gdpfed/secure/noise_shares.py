@@ -43,15 +43,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure.defaults import COMPLETE_UP_TO
 from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 
-__all__ = [
-    "ROUNDING_VARIANCE",
-    "SMALLEST_SHARE_STD",
-    "NoiseShare",
-    "Tolerance",
-    "log_extra_loss",
-    "noise_share",
-    "released_variance",
-]
+__all__ = ["ROUNDING_VARIANCE", "NoiseShare", "Tolerance", "log_extra_loss", "noise_share", "released_variance"]
 
 # eta^2 above, in grid steps squared.
 ROUNDING_VARIANCE = 25
@@ -78,11 +70,9 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name in ("dropout_rate", "colluding_fraction"):
-            if not 0 <= getattr(self, name) < 0.5:
-                raise InputError(
-                    f"expected 0 <= {name} < 0.5, got {name}={getattr(self, name)}: half a cohort and more cannot be "
-                    f"lost"
-                )
+            value = getattr(self, name)
+            if not 0 <= value < 0.5:
+                raise InputError(f"expected 0 <= {name} < 0.5, got {name}={value}: half a cohort cannot be lost")
         if not 0 < self.abort_rate < 1:
             raise InputError(f"expected 0 < abort_rate < 1, got abort_rate={self.abort_rate}")
         if self.complete_up_to < 1:
@@ -125,7 +115,7 @@ def _binomial_quantiles(share: float, largest: int, rate: float) -> NDArray[np.i
     """
     enough = share - _TIE
     odds = rate / (1 - rate)
-    found = np.zeros(largest, dtype=np.int64)
+    quantiles = np.zeros(largest, dtype=np.int64)
     count, at, below_or_at = 0, 1.0, 1.0
     for trials in range(1, largest + 1):
         below_or_at -= rate * at
@@ -134,8 +124,8 @@ def _binomial_quantiles(share: float, largest: int, rate: float) -> NDArray[np.i
             at *= (trials - count) / (count + 1) * odds
             count += 1
             below_or_at += at
-        found[trials - 1] = count
-    return found
+        quantiles[trials - 1] = count
+    return quantiles
 
 
 @functools.lru_cache(maxsize=256)

@@ -31,19 +31,9 @@ except ModuleNotFoundError:
     raise MissingExtraError(package="cryptography", extra="secure", purpose="secure aggregation") from None
 
 __all__ = [
-    "KEY_BYTES",
-    "SEAL_BYTES",
-    "SIGNATURE_BYTES",
-    "AgreementKey",
-    "KeyStream",
-    "derive",
-    "is_low_order",
-    "seal",
-    "sign",
-    "signing_public",
-    "unseal",
-    "verified",
-]
+    "KEY_BYTES", "SEAL_BYTES", "SIGNATURE_BYTES", "AgreementKey", "KeyStream", "derive", "is_low_order", "seal", "sign",
+    "signing_public", "unseal", "verified",
+]  # fmt: skip
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64

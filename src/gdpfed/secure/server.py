@@ -26,6 +26,7 @@ Guarantees (tests of the same name):
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,20 +110,20 @@ class SecureServer:
 
     def receive_advertisement(self, content: bytes) -> None:
         """A client's public keys."""
-        made = messages.Advertisement.decode(content)
+        entry = messages.Advertisement.decode(content)
         if self._roster is not None:
             raise InputError("expected advertisements before the roster is closed")
-        different = self._session.differs_in(made.session)
+        different = self._session.differs_in(entry.session)
         if different is not None:
             raise InputError(f"expected keys for this session, got keys for another {different}")
-        if made.client not in self._invited or made.client in self._advertised:
-            raise InputError(f"expected keys of every invited client once, got client {made.client}")
-        if not verified(self._directory.clients[made.client], made.signed(), made.signature):
-            raise InputError(f"expected keys signed by client {made.client}, got another signature")
-        if is_low_order(made.mask_public) or is_low_order(made.seal_public):
+        if entry.client not in self._invited or entry.client in self._advertised:
+            raise InputError(f"expected keys of every invited client once, got client {entry.client}")
+        if not verified(self._directory.clients[entry.client], entry.signed, entry.signature):
+            raise InputError(f"expected keys signed by client {entry.client}, got another signature")
+        if is_low_order(entry.mask_public) or is_low_order(entry.seal_public):
             # Every neighbour would refuse to agree on a secret with it, and one client would spoil the sum.
-            raise InputError(f"expected public keys of full order from client {made.client}, got others")
-        self._advertised[made.client] = made
+            raise InputError(f"expected public keys of full order from client {entry.client}, got others")
+        self._advertised[entry.client] = entry
 
     def roster(self) -> bytes:
         """Closes the cohort. Whoever is not in it costs nothing: the noise is sized by those who are."""
@@ -134,12 +135,7 @@ class SecureServer:
                 topology=topology(len(self._advertised), self._tolerance),
                 entries=tuple(entry for _, entry in sorted(self._advertised.items())),
             )
-            self._roster = messages.Roster(
-                session=unsigned.session,
-                topology=unsigned.topology,
-                entries=unsigned.entries,
-                signature=sign(self._identity, unsigned.signed()),
-            )
+            self._roster = replace(unsigned, signature=sign(self._identity, unsigned.signed))
             self._roster_hash = self._roster.digest
         return self._roster.encode()
 
@@ -156,12 +152,12 @@ class SecureServer:
 
     def receive_shares(self, content: bytes) -> None:
         """A client's sealed shares for its neighbours."""
-        made = messages.SealedShares.decode(content)
+        sealed = messages.SealedShares.decode(content)
         missing = () if self._sharers is not None else set(self._advertised) - set(self._shared)
-        roster = self._expect(made.roster, made.client, among=missing)
-        if [peer for peer, _ in made.sealed] != [peer.client for peer in roster.neighbours_of(made.client)]:
-            raise InputError(f"expected sealed shares for all neighbours of client {made.client}")
-        self._shared[made.client] = made
+        roster = self._expect(sealed.roster, sealed.client, among=missing)
+        if [peer for peer, _ in sealed.sealed] != [peer.client for peer in roster.neighbours_of(sealed.client)]:
+            raise InputError(f"expected sealed shares for all neighbours of client {sealed.client}")
+        self._shared[sealed.client] = sealed
 
     def deliveries(self) -> dict[int, bytes]:
         """For each client that shared, what its neighbours sealed for it."""
@@ -187,24 +183,24 @@ class SecureServer:
         needed = shape.smallest_survivors
         if count < needed:
             raise AbortedError(
-                f"expected {needed} of {shape.cohort} clients, for which the noise is sized, got "
-                f"{count} that {did}: nothing was unmasked; try again with fresh keys"
+                f"expected {needed} of {shape.cohort} clients, for which the noise is sized, got {count} that {did}: "
+                f"nothing was unmasked; try again with fresh keys"
             )
 
     # 3 input
 
     def receive_input(self, content: bytes) -> None:
         """A client's masked input: added to the sum."""
-        made = messages.MaskedInput.decode(content, num_params=self._session.num_params)
+        masked = messages.MaskedInput.decode(content, num_params=self._session.num_params)
         waiting = () if self._survivors is not None else set(self._sharers or ()) - self._arrived
-        roster = self._expect(made.roster, made.client, among=waiting)
-        expected = [peer.client for peer in roster.neighbours_of(made.client) if peer.client in self._shared]
-        if [peer for peer, _ in made.confirmed] != expected:
-            raise InputError(f"expected a confirmation for every neighbour of client {made.client} that shared")
-        np.add(self._sum, made.values, out=self._sum)
-        self._arrived.add(made.client)
-        for peer, sealed in made.confirmed:
-            self._confirmed.setdefault(peer, {})[made.client] = sealed
+        roster = self._expect(masked.roster, masked.client, among=waiting)
+        expected = [peer.client for peer in roster.neighbours_of(masked.client) if peer.client in self._shared]
+        if [peer for peer, _ in masked.confirmed] != expected:
+            raise InputError(f"expected a confirmation for every neighbour of client {masked.client} that shared")
+        np.add(self._sum, masked.values, out=self._sum)
+        self._arrived.add(masked.client)
+        for peer, seal in masked.confirmed:
+            self._confirmed.setdefault(peer, {})[masked.client] = seal
 
     def survivors(self) -> dict[int, bytes]:
         """Closes the sum; for each client in it, whose input is, and what its neighbours confirmed to it."""
@@ -223,25 +219,25 @@ class SecureServer:
 
     def receive_agreement(self, content: bytes) -> None:
         """A client's signature of the survivors."""
-        made = messages.Agreement.decode(content)
+        agreement = messages.Agreement.decode(content)
         if self._survivors is None:
             raise InputError("expected the survivors first")
         waiting = () if self._quorum_met else self._arrived - set(self._signatures)
-        roster = self._expect(made.roster, made.client, among=waiting)
+        roster = self._expect(agreement.roster, agreement.client, among=waiting)
         if len(self._signatures) >= roster.topology.quorum:
-            # A quorum is all that is shown: more need not be checked.
+            # A quorum is all that clients see: more need not be checked.
             return
-        if not verified(self._directory.clients[made.client], self._survivors.signed(), made.signature):
-            raise InputError(f"expected a signature of the survivors by client {made.client}, got another")
-        self._signatures[made.client] = made.signature
+        if not verified(self._directory.clients[agreement.client], self._survivors.signed, agreement.signature):
+            raise InputError(f"expected a signature of the survivors by client {agreement.client}, got another")
+        self._signatures[agreement.client] = agreement.signature
 
     def agreements(self) -> bytes:
         """A quorum of signatures, once there is one: more would be checked by everybody for nothing."""
-        roster = self._expect(self._roster_hash)
-        if len(self._signatures) < roster.topology.quorum:
+        quorum = self._expect(self._roster_hash).topology.quorum
+        if len(self._signatures) < quorum:
             raise AbortedError(
-                f"expected {roster.topology.quorum} signatures of the survivors, got {len(self._signatures)}: nothing "
-                f"was unmasked; try again with fresh keys"
+                f"expected {quorum} signatures of the survivors, got {len(self._signatures)}: "
+                f"nothing was unmasked; try again with fresh keys"
             )
         self._quorum_met = True
         return messages.Agreements(
@@ -250,14 +246,14 @@ class SecureServer:
 
     def receive_revealed(self, content: bytes) -> None:
         """A client's shares, one for each peer."""
-        made = messages.Shares.decode(content)
+        revealed = messages.Shares.decode(content)
         waiting = self._arrived - set(self._revealed) if self._quorum_met else ()
-        roster = self._expect(made.roster, made.client, among=waiting)
-        peers = {made.client, *(peer.client for peer in roster.neighbours_of(made.client))} & set(self._shared)
+        roster = self._expect(revealed.roster, revealed.client, among=waiting)
+        peers = {revealed.client, *(peer.client for peer in roster.neighbours_of(revealed.client))} & set(self._shared)
         expected = [(peer, messages.OF_SEED if peer in self._arrived else messages.OF_MASK) for peer in sorted(peers)]
-        if [(peer, kind) for peer, kind, _ in made.shares] != expected:
-            raise InputError(f"expected one share of every peer of client {made.client}, of the secret asked for")
-        self._revealed[made.client] = made
+        if [(peer, kind) for peer, kind, _ in revealed.shares] != expected:
+            raise InputError(f"expected one share of every peer of client {revealed.client}, of the secret asked for")
+        self._revealed[revealed.client] = revealed
 
     def total(self) -> NDArray[np.uint32]:
         """The sum of the survivors' inputs mod 2^32, noise included."""
@@ -292,17 +288,19 @@ class SecureServer:
     def _secrets(self, roster: messages.Roster) -> dict[int, bytes]:
         """Of every sharer exactly one secret: put together, and checked."""
         shares: dict[int, dict[int, bytes]] = {client: {} for client in sorted(self._shared)}
-        for holder, made in self._revealed.items():
-            for peer, _, share in made.shares:
-                shares[peer][roster.places[holder] + 1] = share
+        for holder, revealed in self._revealed.items():
+            for peer, _, share in revealed.shares:
+                shares[peer][roster.point_of(holder)] = share
         threshold = roster.topology.threshold
-        for client, found in shares.items():
-            if len(found) < threshold:
-                raise AbortedError(f"expected {threshold} shares of client {client}, the threshold, got {len(found)}")
+        for client, by_point in shares.items():
+            if len(by_point) < threshold:
+                raise AbortedError(
+                    f"expected {threshold} shares of client {client}, the threshold, got {len(by_point)}"
+                )
         secrets = {}
-        for client, found in shares.items():
-            secret = restore(found, threshold=threshold)
-            if secret is None or not self._is_right(roster.entries[roster.places[client]], secret):
+        for client, by_point in shares.items():
+            secret = restore(by_point, threshold=threshold)
+            if secret is None or not self._is_right(roster.entry_of(client), secret):
                 raise AbortedError(f"the shares of client {client} do not fit together: somebody sent a wrong one")
             secrets[client] = secret
         return secrets

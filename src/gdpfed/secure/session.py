@@ -7,7 +7,7 @@ model it was given, and which round and attempt it believes to be in; a roster a
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from gdpfed.errors import InputError
@@ -53,15 +53,8 @@ class Session:
     @staticmethod
     def decoded(content: bytes) -> "Session":
         """From `encoded`."""
-        plan_hash, model_hash, round_number, attempt, place, num_params = _LAYOUT.unpack(content)
-        return Session(
-            plan_hash=plan_hash,
-            model_hash=model_hash,
-            round_number=round_number,
-            attempt=attempt,
-            place=place,
-            num_params=num_params,
-        )
+        names = (field.name for field in fields(Session))
+        return Session(**dict(zip(names, _LAYOUT.unpack(content), strict=True)))
 
     def digest(self) -> bytes:
         """What keys and signatures are bound to."""

@@ -60,16 +60,15 @@ def restore(shares: Mapping[int, bytes], *, threshold: int) -> bytes | None:
 @functools.lru_cache(maxsize=1024)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights at 0. Public, and remembered: in a complete graph all secrets have the same holders."""
-    numerators, denominators = [], []
     product = 1
     for point in points:
         product = product * point % PRIME
+    denominators = []
     for point in points:
         denominator = point
         for other in points:
             if other != point:
                 denominator = denominator * (other - point) % PRIME
-        numerators.append(product)
         denominators.append(denominator)
     # One inversion for all.
     prefixes = [1]
@@ -77,7 +76,7 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
         prefixes.append(prefixes[-1] * denominator % PRIME)
     inverse = pow(prefixes[-1], -1, PRIME)
     weights = []
-    for place in range(len(points) - 1, -1, -1):
-        weights.append(numerators[place] * prefixes[place] * inverse % PRIME)
-        inverse = inverse * denominators[place] % PRIME
+    for index in range(len(points) - 1, -1, -1):
+        weights.append(product * prefixes[index] * inverse % PRIME)
+        inverse = inverse * denominators[index] % PRIME
     return tuple(reversed(weights))
