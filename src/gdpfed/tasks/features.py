@@ -42,7 +42,7 @@ from gdpfed.files import whole_file
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.datasets import Dataset
 
-__all__ = ["Kept", "LastCharacters", "Scattering", "computed_once"]
+__all__ = ["KeptFeatures", "LastCharacters", "Scattering", "computed_once"]
 
 # Raised when the features change: those kept on disk are then made again.
 _VERSION = 1
@@ -97,7 +97,7 @@ class LastCharacters(nn.Module):
         return nn.functional.one_hot(characters[:, -self.count :], self.alphabet).flatten(1).float()
 
 
-class Kept(nn.Module):
+class KeptFeatures(nn.Module):
     """Stands in a model's place of `Scattering` where features come instead of images."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Modul
     if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[0], Scattering)):
         return dataset, model
     named = OrderedDict(model.named_children())
-    named[next(iter(named))] = Kept()
+    named[next(iter(named))] = KeptFeatures()
     featured = dataclasses.replace(
         dataset,
         train_inputs=_kept(model[0], dataset.train_inputs),

@@ -53,8 +53,8 @@ class CohortTrainer:
         self._team = (engine or Engine()).start(model, data, local, num_workers=num_workers, chunk=chunk_clients)
         self._trainer = self._team.trainer
         self.device = self._team.device
-        self.num_params: int = self._trainer.num_params
-        self.layer_sizes: list[int] = self._trainer.layer_sizes
+        self.num_params = self._trainer.num_params
+        self.layer_sizes = self._trainer.layer_sizes
         # Evaluation is this machine's, whoever trains.
         self._pool = ThreadPoolExecutor(self._team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
 

@@ -293,7 +293,9 @@ class RayWorkers(Workers[Chunk]):
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as error:
-                raise _translated(error) from None
+                if isinstance(error.cause, GdpfedError):
+                    raise InputError(str(error.cause)) from None
+                raise RuntimeError(f"in a worker of the Ray cluster:\n{error}") from None
             except self._ray.exceptions.RayError as error:
                 if getattr(error, "actor_init_failed", False):
                     raise GdpfedError(
@@ -352,11 +354,3 @@ class RayWorkers(Workers[Chunk]):
         self._members = []
         self._shipped = None
         self._cluster.close()
-
-
-def _translated(error: Any) -> Exception:
-    """What a worker raised, as if it had been raised here."""
-    cause = error.cause
-    if isinstance(cause, GdpfedError):
-        return InputError(str(cause))
-    return RuntimeError(f"in a worker of the Ray cluster:\n{error}")

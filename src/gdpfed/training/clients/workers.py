@@ -125,23 +125,18 @@ class _Processes(Workers[Job]):
 
     def are_ready(self) -> bool:
         """Whether all have computed something; one that is stuck from birth gets two successors."""
-        for number in range(len(self._pipes)):
-            for attempt in range(_ATTEMPTS):
-                if attempt:
-                    self._pipes[number].close()
-                    _end(self._processes[number])
-                    self._pipes[number], self._processes[number] = self._fork(number)
-                if self._is_ready(number):
-                    break
-            else:
-                return False
-        return True
+        return all(self._is_ready(number) for number in range(len(self._pipes)))
 
     def _is_ready(self, number: int) -> bool:
-        try:
-            return self._pipes[number].poll(_PATIENCE) and bool(self._pipes[number].recv())
-        except (EOFError, OSError):
-            return False
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._pipes[number].close()
+                _end(self._processes[number])
+                self._pipes[number], self._processes[number] = self._fork(number)
+            with contextlib.suppress(EOFError, OSError):
+                if self._pipes[number].poll(_PATIENCE) and self._pipes[number].recv():
+                    return True
+        return False
 
     def run(self, parameters: Tensor, jobs: Sequence[Job]) -> Iterator[Tensor]:
         self._parameters.copy_(parameters)
