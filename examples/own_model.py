@@ -30,7 +30,8 @@ class Network(nn.Module):
         self.output = nn.Linear(16, 2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.output(torch.relu(self.hidden(inputs)))
+        logits: torch.Tensor = self.output(torch.relu(self.hidden(inputs)))
+        return logits
 
 
 trained = gdpfed.train(
