@@ -115,11 +115,6 @@ class Dataset:
             f"{row}: correct or remove it"
         )
 
-    @property
-    def is_text(self) -> bool:
-        """Whether inputs are characters rather than images."""
-        return self.train_inputs.dtype == np.int64
-
     def holding_out(self, validation: int) -> "Dataset":
         """The last ``validation`` training examples in the test set's place; the data set itself for 0."""
         if not validation:

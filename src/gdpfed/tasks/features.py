@@ -71,7 +71,8 @@ class Scattering(nn.Module):
         with torch.no_grad():
             for start in range(0, len(images), _BATCH):
                 part = images[start : start + _BATCH]
-                maps = [_normalised(_scattered(part.mean(1)))]
+                scattered = _scattered(part.mean(1))
+                maps = [nn.functional.group_norm(scattered, scattered.shape[1] // _GROUP)]
                 if part.shape[1] > 1:
                     maps.append(nn.functional.group_norm(_colours(part), 1))
                 features[start : start + _BATCH] = torch.cat(maps, dim=1).flatten(1)
@@ -167,10 +168,6 @@ def _padded(images: Tensor) -> Tensor:
 def _averaged(maps: Tensor) -> Tensor:
     rows, columns = maps.shape[-2:]
     return _averages(rows, maps.device) @ maps @ _averages(columns, maps.device).T
-
-
-def _normalised(maps: Tensor) -> Tensor:
-    return nn.functional.group_norm(maps, maps.shape[1] // _GROUP)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from torch import nn
 from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.tasks.features import LastCharacters, Scattering
 
-__all__ = ["MODELS", "CharLSTM", "build_model", "num_params", "refuse_running_statistics"]
+__all__ = ["MODELS", "CharLSTM", "build_model", "refuse_running_statistics"]
 
 
 def small_cnn(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
@@ -155,11 +155,6 @@ def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](**sizes)
-
-
-def num_params(model: nn.Module) -> int:
-    """How many numbers a client's update has."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def refuse_running_statistics(model: nn.Module) -> None:
