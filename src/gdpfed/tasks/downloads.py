@@ -10,9 +10,9 @@ Guarantees (tests of the same name):
 
 `FetchError` says why one way failed, so that the next can be tried; it never leaves `sources`.
 
-Pooch is not used, though it was tried. It pins a file as it is packed, where we pin the content, since Debian and npm
-pack it otherwise; it keeps each file when that one is whole, where we keep a set when all of it is. What it would take
-over is `_download`, thirty lines, for as many of adapters (progress, one-line messages) and two packages more.
+Pooch was tried and is not used. It pins a file as it is packed, and we pin the content, since Debian and npm pack it
+otherwise; it keeps every file that is whole, and we keep a set only when all of it is. What it would take over is
+`_download`, thirty lines, for as many lines of adapters (progress, messages of one line) and two more dependencies.
 """
 
 import contextlib
