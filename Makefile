@@ -1,11 +1,12 @@
-# Two targets for newcomers: `make run` shows the tool at work, `make test` checks everything. Both set up what they need, in .venv.
+# Three targets for newcomers: `make run` shows the tool at work, `make check` tells in a minute whether a change is sound,
+# `make test` checks everything. All set up what they need, in .venv.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test faults attack format docs bench constraints clean
+.PHONY: run lint check test faults attack format docs bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
@@ -15,10 +16,16 @@ run: $(VENV)/run-ready
 	@echo "  $(BIN)/gdpfed train --method pooled --server-learning-rate 3 --averaging 0.8 --model scattering-linear --learning-rate 0.02 --clip-norm 0.15"
 	@echo "  $(BIN)/gdpfed show gdpfed-results/demonstration runs"
 
-test: $(VENV)/test-ready
+lint: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Without what needs a browser, processes of its own, or more than a few seconds.
+check: lint
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2 -m 'not (slow or browser or processes or training)'
+
+test: lint
 	tools/chromium.sh
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
 

@@ -3,7 +3,7 @@
 python tools/embed_data.py ROLES.JSON [--data-dir FOLDER]
 
 Images: the first 1,800 training and 200 test images of each class of Fashion-MNIST, in the official order. Text: the
-file as it is. Prints the sizes and digests of the contents, which `tasks/catalogue.py` pins.
+file as it is. Prints the sizes and digests of the contents, which `tasks/catalogue.toml` pins.
 """
 
 import argparse

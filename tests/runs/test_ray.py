@@ -192,7 +192,7 @@ def check_refusals(there: Cohort, team: RayWorkers) -> None:
     """A worker that computes other bits than this machine is refused; what a worker raises is raised here."""
     true = team._expected
     assert true is not None
-    team._expected = dataclasses.replace(true, digest="other", torch="1.0")
+    team._expected = dataclasses.replace(true, digest="other", worker="there (torch 1.0)")
     with pytest.raises(GdpfedError, match=r"other bits than .*torch 1\.0.*install the same versions"):
         there.updates()
     team._expected = true
@@ -203,7 +203,7 @@ def check_refusals(there: Cohort, team: RayWorkers) -> None:
 def test_a_killed_ray_worker_changes_nothing(cluster: dict[str, Any]) -> None:
     """First a worker's process, then the whole second node; each time others do its chunks."""
     here, there = Cohort(Engine()), Cohort(on(cluster))
-    team = there.trainer._workers
+    team = there.trainer._team.workers
     assert isinstance(team, RayWorkers)
 
     def kill_a_worker() -> None:
@@ -229,13 +229,13 @@ def test_a_killed_ray_worker_changes_nothing(cluster: dict[str, Any]) -> None:
     ("options", "named"),
     [
         (["--engine", "ray", "--ray-address", "127.0.0.1:{free}"], "nobody answers at 127.0.0.1:.*ray start --head"),
-        (["--engine", "ray", "--ray-address", "nowhere"], "expected --ray-address HOST:PORT"),
+        (["--engine", "ray", "--ray-address", "nowhere"], "expected a Ray address HOST:PORT"),
         (["--engine", "rai"], "did you mean 'ray'"),
-        (["--ray-address", "127.0.0.1:1"], "expected --engine ray"),
+        (["--ray-address", "127.0.0.1:1"], "expected engine ray"),
         (["--device", "gpu"], "expected device cpu, cuda, auto"),
         pytest.param(
             ["--device", "cuda"],
-            "expected a CUDA device here .*--device cpu",
+            "expected a CUDA device here .*device cpu",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

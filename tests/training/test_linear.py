@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gdpfed.tasks.features import Kept, Scattering
-from gdpfed.tasks.models import build_model, num_params
+from gdpfed.tasks.features import KeptFeatures, Scattering
+from gdpfed.tasks.models import build_model
 from gdpfed.training.clients.batched import batched_model
 from gdpfed.training.clients.linear import LinearModel
 
@@ -27,7 +27,7 @@ def autograd(
 @pytest.mark.parametrize("kept", [False, True])
 def test_linear_equals_autograd(kept: bool) -> None:
     generator = torch.Generator().manual_seed(1)
-    model = nn.Sequential(Kept() if kept else Scattering(), nn.Linear(Scattering.num_features(12), 5))
+    model = nn.Sequential(KeptFeatures() if kept else Scattering(), nn.Linear(Scattering.num_features(12), 5))
     shape = (Scattering.num_features(12),) if kept else (1, 12, 12)
     inputs = torch.randn(CLIENTS, BATCH, *shape, generator=generator)
     parameters = [torch.randn(CLIENTS, *part.shape, generator=generator) for part in model.parameters()]
@@ -43,7 +43,7 @@ def test_linear_equals_autograd(kept: bool) -> None:
 def test_text_is_linear_too() -> None:
     generator = torch.Generator().manual_seed(2)
     model = build_model("char-linear", seed=1, num_classes=7, width=3)
-    assert num_params(model) == 7 * (3 * 7) + 7
+    assert sum(parameter.numel() for parameter in model.parameters()) == 7 * (3 * 7) + 7
     inputs = torch.randint(0, 7, (CLIENTS, BATCH, 9), generator=generator)
     parameters = [torch.randn(CLIENTS, *part.shape, generator=generator) for part in model.parameters()]
     labels = torch.randint(0, 7, (CLIENTS, BATCH), generator=generator)
@@ -60,7 +60,7 @@ def test_other_models_are_not_linear() -> None:
     for model in (
         build_model("cnn2", seed=1),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
-        nn.Sequential(Kept(), nn.Linear(4, 2, bias=False)),
-        nn.Sequential(Kept(), nn.Linear(4, 2), nn.ReLU()),
+        nn.Sequential(KeptFeatures(), nn.Linear(4, 2, bias=False)),
+        nn.Sequential(KeptFeatures(), nn.Linear(4, 2), nn.ReLU()),
     ):
         assert not LinearModel.supports(model)

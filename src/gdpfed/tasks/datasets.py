@@ -38,6 +38,7 @@ __all__ = ["NORMALISATION", "Dataset", "load_dataset", "read_idx"]
 # For each channel mean and std of the pixels, scaled to 0 .. 1.
 NORMALISATION: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "fmnist": ((0.2860,), (0.3530,)),
+    "fmnist-mini": ((0.2860,), (0.3530,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
 }
@@ -65,35 +66,31 @@ class Dataset:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for split, inputs, labels in (
-            ("train", self.train_inputs, self.train_labels),
-            ("test", self.test_inputs, self.test_labels),
-        ):
-            where = f"{split} part of {self.name!r}"
-            if not len(inputs):
-                raise InputError(f"expected at least one example in the {where}, got none")
-            if labels.shape != (len(inputs),):
-                raise InputError(
-                    f"expected a label for each of {len(inputs)} examples in the {where}, got {labels.shape}"
-                )
-            if labels.dtype != np.int64:
-                raise InputError(f"expected int64 labels in the {where}, got {labels.dtype}")
-            self._check_inputs(inputs, where)
-            self._refuse_outside(labels, where, what="label")
-        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+        self._check("train", self.train_inputs, self.train_labels)
+        self._check("test", self.test_inputs, self.test_labels)
+        shape, test_shape = self.train_inputs.shape[1:], self.test_inputs.shape[1:]
+        if shape != test_shape:
             raise InputError(
-                f"expected test inputs of shape {self.train_inputs.shape[1:]}, as in training, got "
-                f"{self.test_inputs.shape[1:]} in {self.name!r}"
+                f"expected test inputs of shape {shape}, as in training, got {test_shape} in {self.name!r}"
             )
-        if self.owners is not None and (
-            self.owners.shape != self.train_labels.shape or self.owners.dtype != np.int64 or self.owners.min() < 0
+        owners = self.owners
+        if owners is not None and (
+            owners.shape != self.train_labels.shape or owners.dtype != np.int64 or owners.min() < 0
         ):
             raise InputError(
                 f"expected an int64 owner >= 0 for each of {len(self.train_labels)} training examples, got "
-                f"{self.owners.dtype} {self.owners.shape} in {self.name!r}"
+                f"{owners.dtype} {owners.shape} in {self.name!r}"
             )
 
-    def _check_inputs(self, inputs: NDArray[Any], where: str) -> None:
+    def _check(self, split: str, inputs: NDArray[Any], labels: NDArray[np.int64]) -> None:
+        where = f"{split} part of {self.name!r}"
+        if not len(inputs):
+            raise InputError(f"expected at least one example in the {where}, got none")
+        if labels.shape != (len(inputs),):
+            raise InputError(f"expected a label for each of {len(inputs)} examples in the {where}, got {labels.shape}")
+        if labels.dtype != np.int64:
+            raise InputError(f"expected int64 labels in the {where}, got {labels.dtype}")
+        self._refuse_outside(labels, where, what="label")
         if inputs.dtype == np.int64 and inputs.ndim == 2:
             self._refuse_outside(inputs, where, what="character")
         elif inputs.dtype == np.float16 and inputs.ndim == 2:
@@ -118,11 +115,6 @@ class Dataset:
             f"{row}: correct or remove it"
         )
 
-    @property
-    def is_text(self) -> bool:
-        """Whether inputs are characters rather than images."""
-        return self.train_inputs.dtype == np.int64
-
     def holding_out(self, validation: int) -> "Dataset":
         """The last ``validation`` training examples in the test set's place; the data set itself for 0."""
         if not validation:
@@ -143,27 +135,19 @@ class Dataset:
 def load_dataset(name: str, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> Dataset:
     """Finds a data set (`sources` says where), reads and checks it."""
     source = source_of(name)
-    raw = obtain(source, data_dir=data_dir, progress=progress)
-    readers: Mapping[str, Callable[[Source, RawData], Dataset]] = {
-        "fmnist-mini": _fmnist_mini,
-        "fmnist": _fmnist,
-        "cifar10": _cifar10,
-        "svhn": _svhn,
-        "shakespeare": _shakespeare,
-    }
-    return readers[name](source, raw)
+    return _READERS[name](source, obtain(source, data_dir=data_dir, progress=progress))
 
 
 Split = tuple[NDArray[np.uint8], NDArray[Any]]
 
 
-def _images(source: Source, *, train: Split, test: Split, constants: str, note: str = "") -> Dataset:
+def _images(source: Source, *, train: Split, test: Split, note: str = "") -> Dataset:
     """A data set of images from bytes (n, channels, height, width) and labels."""
     return Dataset(
         name=source.name,
-        train_inputs=_normalised(train[0], constants),
+        train_inputs=_normalised(train[0], source.name),
         train_labels=train[1].astype(np.int64),
-        test_inputs=_normalised(test[0], constants),
+        test_inputs=_normalised(test[0], source.name),
         test_labels=test[1].astype(np.int64),
         num_classes=_NUM_CLASSES,
         description=f"{source.title}: {len(train[0]):,} training and {len(test[0]):,} test images",
@@ -171,8 +155,8 @@ def _images(source: Source, *, train: Split, test: Split, constants: str, note: 
     )
 
 
-def _normalised(pixels: NDArray[np.uint8], constants: str) -> NDArray[np.float32]:
-    mean, std = (np.array(values, dtype=np.float32).reshape(1, -1, 1, 1) for values in NORMALISATION[constants])
+def _normalised(pixels: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
+    mean, std = (np.array(values, dtype=np.float32).reshape(1, -1, 1, 1) for values in NORMALISATION[name])
     values = pixels.astype(np.float32, order="C")
     # In place: a copy of CIFAR-10 is 0.6 GB.
     values /= np.float32(255)
@@ -190,7 +174,7 @@ def _fmnist_mini(source: Source, raw: RawData) -> Dataset:
             )
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"expected images and labels in {str(raw.found.paths[0])!r}: {error}") from None
-    return _images(source, train=train, test=test, constants="fmnist")
+    return _images(source, train=train, test=test)
 
 
 def read_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
@@ -199,7 +183,7 @@ def read_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
         raise InputError(f"expected an IDX file of bytes as {name}, got one that begins {content[:4]!r}")
     num_dimensions = content[3]
     start = 4 + 4 * num_dimensions
-    shape = tuple(int.from_bytes(content[place : place + 4]) for place in range(4, start, 4))
+    shape = tuple(int.from_bytes(content[at : at + 4]) for at in range(4, start, 4))
     if len(content) != start + math.prod(shape):
         raise InputError(
             f"expected {start + math.prod(shape)} bytes in {name}, as its head says, got {len(content)}: truncated?"
@@ -212,8 +196,11 @@ def _fmnist(source: Source, raw: RawData) -> Dataset:
     for file, array, num_dimensions in zip(source.files, arrays, (3, 1, 3, 1), strict=True):
         if array.ndim != num_dimensions:
             raise InputError(f"expected {num_dimensions} dimensions in {file.name}, got {array.ndim}")
+    train_images, train_labels, test_images, test_labels = arrays
     return _images(
-        source, train=(arrays[0][:, None], arrays[1]), test=(arrays[2][:, None], arrays[3]), constants="fmnist"
+        source,
+        train=(train_images[:, None], train_labels),
+        test=(test_images[:, None], test_labels),
     )
 
 
@@ -227,7 +214,7 @@ def _cifar10(source: Source, raw: RawData) -> Dataset:
     train, test = (
         (rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]) for rows in (np.concatenate(records[:-1]), records[-1])
     )
-    return _images(source, train=train, test=test, constants="cifar10")
+    return _images(source, train=train, test=test)
 
 
 def _svhn(source: Source, raw: RawData) -> Dataset:
@@ -241,7 +228,7 @@ def _svhn(source: Source, raw: RawData) -> Dataset:
                 f"the {split} file has {len(here[1]):,} of the official {official:,} images, a part that may be "
                 f"biased: report results on it as such"
             )
-    return _images(source, train=train, test=test, constants="svhn", note="; ".join(notes))
+    return _images(source, train=train, test=test, note="; ".join(notes))
 
 
 def _svhn_split(content: bytes, *, name: str) -> Split:
@@ -262,9 +249,8 @@ def _svhn_split(content: bytes, *, name: str) -> Split:
 
 
 def _shakespeare(source: Source, raw: RawData) -> Dataset:
-    (content,) = raw.contents.values()
-    roles = read_roles(content, name=source.files[0].name)
-    windows = role_windows(roles)
+    ((name, content),) = raw.contents.items()
+    windows = role_windows(read_roles(content, name=name))
     return Dataset(
         name=source.name,
         train_inputs=windows.train_inputs,
@@ -279,3 +265,12 @@ def _shakespeare(source: Source, raw: RawData) -> Dataset:
         ),
         note="another edition and split than LEAF's and TFF's: accuracies are not comparable number for number",
     )
+
+
+_READERS: Mapping[str, Callable[[Source, RawData], Dataset]] = {
+    "fmnist-mini": _fmnist_mini,
+    "fmnist": _fmnist,
+    "cifar10": _cifar10,
+    "svhn": _svhn,
+    "shakespeare": _shakespeare,
+}

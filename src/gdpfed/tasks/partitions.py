@@ -1,6 +1,6 @@
 """Which client has which examples.
 
-Place: after `datasets`, before training. Each function gives one array of places for each client; the generator is an
+Place: after `datasets`, before training. Each function gives one array of indices for each client; the generator is an
 argument, so the same generator state gives the same partition.
 
 Guarantees (tests of the same name):
@@ -63,19 +63,19 @@ def partition_dirichlet(
 
 
 def partition_natural(owners: NDArray[np.int64], num_clients: int, *, generator: np.random.Generator) -> Partition:
-    """One client for each of ``num_clients`` owners, drawn in random order, so that a client's place tells nothing.
+    """One client for each of ``num_clients`` owners, drawn in random order, so that a client's number tells nothing.
 
     With fewer clients than owners the others' examples are left out: to merge two people into one client would change
     whom a guarantee protects.
     """
-    names, places = np.unique(owners, return_inverse=True)
+    names, numbers = np.unique(owners, return_inverse=True)
     if not 1 <= num_clients <= len(names):
         raise InputError(
             f"expected from 1 to {len(names)} clients, as many as there are owners, got num_clients={num_clients}: a "
             f"client more would have no data"
         )
-    parts = _by_owner(places.astype(np.int64), len(names))
-    return tuple(parts[place] for place in generator.permutation(len(names))[:num_clients])
+    parts = _by_owner(numbers.astype(np.int64), len(names))
+    return tuple(parts[owner] for owner in generator.permutation(len(names))[:num_clients])
 
 
 def skewed_by_budget(
@@ -106,8 +106,7 @@ def skewed_by_budget(
 def label_mix(
     parts: Sequence[NDArray[np.int64]], labels: NDArray[np.int64], epsilons: NDArray[np.float64], *, num_classes: int
 ) -> NDArray[np.float64]:
-    """(budgets, classes): which share of the examples of the clients with each budget, strictest first, is of which
-    class."""
+    """(budgets, classes): each class's share of the examples of the clients with one budget, strictest first."""
     rows = []
     for epsilon in np.unique(epsilons):
         examples = np.concatenate([parts[client] for client in np.flatnonzero(epsilons == epsilon).tolist()])
@@ -137,7 +136,7 @@ def _shares(num_clients: int, concentration: float, generator: np.random.Generat
 
 
 def _by_owner(owners: NDArray[np.int64], num_owners: int) -> list[NDArray[np.int64]]:
-    """The places of each owner's examples, in order."""
+    """The indices of each owner's examples, in order."""
     order = np.argsort(owners, kind="stable")
     return np.split(order, np.cumsum(np.bincount(owners, minlength=num_owners))[:-1])
 

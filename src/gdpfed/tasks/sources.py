@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from gdpfed.errors import InputError
+from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.catalogue import Source
 from gdpfed.tasks.downloads import FetchError, Progress, content_of, difference, download_into, npm_into, staged
 
@@ -60,32 +61,21 @@ class RawData:
 
 def cache_folder() -> Path | None:
     """The folder for downloaded data, or None where the cache is switched off."""
-    chosen = os.environ.get("GDPFED_CACHE", "")
-    if chosen.lower() == "off":
-        return None
-    if chosen:
-        return Path(chosen) / "data"
-    base = os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
-    return Path(base) / "gdpfed" / "data"
-
-
-def _data_folder(data_dir: str | Path | None) -> Path | None:
-    chosen = os.environ.get("GDPFED_DATA") if data_dir is None else data_dir
-    if not chosen:
-        return None
-    if not Path(chosen).is_dir():
-        said_by = "GDPFED_DATA" if data_dir is None else "the data dir"
-        raise InputError(f"expected {said_by} to be a folder, got {str(chosen)!r}, which is none: check the path")
-    return Path(chosen)
+    beside = cache_file()
+    return None if beside is None else beside.parent / "data"
 
 
 def places(source: Source, *, data_dir: str | Path | None = None) -> tuple[Place, ...]:
     """Every place to look in, in order."""
     if source.is_embedded:
         return (Place(kind="package", folders=(_EMBEDDED,)),)
-    given = _data_folder(data_dir)
-    own = () if given is None else (_own_place(source, given),)
-    return (*own, *_shared_places(source))
+    chosen = os.environ.get("GDPFED_DATA") if data_dir is None else data_dir
+    if not chosen:
+        return _shared_places(source)
+    if not Path(chosen).is_dir():
+        name = "GDPFED_DATA" if data_dir is None else "the data dir"
+        raise InputError(f"expected {name} to be a folder, got {str(chosen)!r}, which is none: check the path")
+    return (_own_place(source, Path(chosen)), *_shared_places(source))
 
 
 def _own_place(source: Source, folder: Path) -> Place:
@@ -94,22 +84,18 @@ def _own_place(source: Source, folder: Path) -> Place:
 
 
 def _shared_places(source: Source) -> tuple[Place, ...]:
-    looked: list[Place] = []
-    cache = cache_folder()
-    if cache is not None:
-        looked.append(Place(kind="cache", folders=(cache / source.name,)))
-    if source.system_folder is not None:
-        looked.append(Place(kind="system", folders=(Path(source.system_folder),)))
-    return tuple(looked)
+    cache, system = cache_folder(), source.system_folder
+    cached = () if cache is None else (Place(kind="cache", folders=(cache / source.name,)),)
+    return cached if system is None else (*cached, Place(kind="system", folders=(Path(system),)))
 
 
 def find(source: Source, place: Place) -> Found | None:
     """The first folder of ``place`` that has all files; ``.gz`` files may also lie there unpacked."""
     for folder in place.folders:
-        paths = []
+        paths: list[Path] = []
         for file in source.files:
-            names = dict.fromkeys((file.name, file.name.removesuffix(".gz")))
-            paths += [path for name in names if (path := folder / name).is_file()][:1]
+            candidates = (folder / file.name, folder / file.name.removesuffix(".gz"))
+            paths += [path for path in candidates if path.is_file()][:1]
         if len(paths) == len(source.files):
             return Found(kind=place.kind, folder=folder, paths=tuple(paths))
     return None
@@ -125,15 +111,11 @@ def read(source: Source, found: Found) -> RawData:
         if wrong is None:
             continue
         if source.pinned or found.kind == "cache":
-            raise InputError(f"{str(path)!r} is not the file of {source.name!r}: {wrong}; {_remedy(source, found)}")
+            remedy = f"get it again, or move it away and run 'gdpfed data get {source.name}'"
+            remedy = "install gdpfed again" if found.kind == "package" else remedy
+            raise InputError(f"{str(path)!r} is not the file of {source.name!r}: {wrong}; {remedy}")
         differences.append(f"{file.name}: {wrong}")
     return RawData(found=found, contents=contents, differences=tuple(differences))
-
-
-def _remedy(source: Source, found: Found) -> str:
-    if found.kind == "package":
-        return "install gdpfed again"
-    return f"get it again, or move it away and run 'gdpfed data get {source.name}'"
 
 
 def obtain(source: Source, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> RawData:
@@ -145,7 +127,7 @@ def obtain(source: Source, *, data_dir: str | Path | None = None, progress: Prog
     if cache is None:
         reasons.append("the cache is switched off (GDPFED_CACHE), so nothing was downloaded")
         raise InputError(_every_way(source, reasons))
-    return _bring(source, cache / source.name, kind="cache", reasons=reasons, progress=progress)
+    return _bring(source, Place(kind="cache", folders=(cache / source.name,)), reasons, progress)
 
 
 def get(source: Source, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> RawData:
@@ -158,15 +140,14 @@ def get(source: Source, *, data_dir: str | Path | None = None, progress: Progres
     if own is not None:
         return read(source, own)
     at_hand, reasons = _nearby(source, _shared_places(source))
-    folder = Path(data_dir) / source.name
+    destination = Place(kind="data dir", folders=(Path(data_dir) / source.name,))
     if at_hand is None:
-        return _bring(source, folder, kind="data dir", reasons=reasons, progress=progress)
-    with staged(folder) as part:
-        for path in at_hand.found.paths:
+        return _bring(source, destination, reasons, progress)
+    paths = at_hand.found.paths
+    with staged(destination.folders[0], [path.name for path in paths]) as part:
+        for path in paths:
             (part / path.name).write_bytes(path.read_bytes())
-        for path in at_hand.found.paths:
-            (part / path.name).replace(folder / path.name)
-    return _read_back(source, Place(kind="data dir", folders=(folder,)))
+    return _read_back(source, destination)
 
 
 def _nearby(source: Source, looked: Sequence[Place]) -> tuple[RawData | None, list[str]]:
@@ -187,22 +168,16 @@ def _nearby(source: Source, looked: Sequence[Place]) -> tuple[RawData | None, li
     return None, reasons
 
 
-def _bring(
-    source: Source, folder: Path, *, kind: PlaceKind, reasons: Sequence[str], progress: Progress | None
-) -> RawData:
-    """The files of ``source`` into ``folder``, all of them or none, by the first way that works."""
-    failures = list(reasons)
+def _bring(source: Source, destination: Place, reasons: list[str], progress: Progress | None) -> RawData:
+    """The files of ``source`` to the destination, all of them or none, by the first way that works."""
     for way in (download_into, npm_into) if source.npm is not None else (download_into,):
         try:
-            with staged(folder) as part:
+            with staged(destination.folders[0], [file.name for file in source.files]) as part:
                 way(source, part, progress=progress)
-                for file in source.files:
-                    (part / file.name).replace(folder / file.name)
+            return _read_back(source, destination)
         except FetchError as error:
-            failures.append(str(error))
-        else:
-            return _read_back(source, Place(kind=kind, folders=(folder,)))
-    raise InputError(_every_way(source, failures))
+            reasons.append(str(error))
+    raise InputError(_every_way(source, reasons))
 
 
 def _read_back(source: Source, place: Place) -> RawData:
@@ -214,7 +189,7 @@ def _read_back(source: Source, place: Place) -> RawData:
 
 def _every_way(source: Source, failures: Sequence[str]) -> str:
     files = source.archive.name + " (unpacked)" if source.archive else ", ".join(file.name for file in source.files)
-    ways = [f"put {files} from {source.address} into a folder and name it by --data-dir or GDPFED_DATA"]
+    ways = [f"put {files} from {source.address} into a folder and name it as the data dir or in GDPFED_DATA"]
     if source.system_package is not None:
         ways.append(f"apt install {source.system_package} (Debian, Ubuntu)")
     ways.append(f"run 'gdpfed data get {source.name}' where {source.address} can be reached")

@@ -58,26 +58,23 @@ class TrainingSettings:
         if self.partition not in partitions:
             hint = suggestion(self.partition, partitions)
             raise InputError(f"expected partition 'iid', 'dirichlet' or 'natural', got {self.partition!r}{hint}")
-        for name in ("batch_size", "min_examples", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
-        if not 0 < self.concentration < float("inf"):
-            raise InputError(f"expected a finite concentration > 0, got concentration={self.concentration}")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
-        if self.validation < 0:
-            raise InputError(f"expected validation >= 0, got validation={self.validation}")
-        if not 0 <= self.group_skew <= 1:
-            raise InputError(f"expected 0 <= group_skew <= 1, got group_skew={self.group_skew}")
+        for name, is_right, expected in (
+            ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
+            ("min_examples", self.min_examples >= 1, "min_examples >= 1"),
+            ("evaluate_every", self.evaluate_every >= 1, "evaluate_every >= 1"),
+            ("concentration", 0 < self.concentration < float("inf"), "a finite concentration > 0"),
+            ("momentum", 0 <= self.momentum < 1, "0 <= momentum < 1"),
+            ("validation", self.validation >= 0, "validation >= 0"),
+            ("group_skew", 0 <= self.group_skew <= 1, "0 <= group_skew <= 1"),
+            ("dropout", 0 <= self.dropout < 0.5, "0 <= dropout < 0.5"),
+            ("colluders", 0 <= self.colluders < 0.5, "0 <= colluders < 0.5"),
+            ("learning_rate_decay", 0 < self.learning_rate_decay <= 1, "0 < learning_rate_decay <= 1"),
+        ):
+            if not is_right:
+                raise InputError(f"expected {expected}, got {name}={getattr(self, name)}")
         for name in ("dropout", "colluders"):
-            if not 0 <= getattr(self, name) < 0.5:
-                raise InputError(f"expected 0 <= {name} < 0.5, got {name}={getattr(self, name)}")
             if getattr(self, name) and not self.secure:
-                raise InputError(f"expected {name} with secure = true (--secure) only: other sums lose nobody")
-        if not 0 < self.learning_rate_decay <= 1:
-            raise InputError(
-                f"expected 0 < learning_rate_decay <= 1, got learning_rate_decay={self.learning_rate_decay}"
-            )
+                raise InputError(f"expected {name} with secure = true only: other sums lose nobody")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,14 +137,13 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
 
 def task_to_toml(task: Task) -> str:
     """The task as a file that `load_task` reads back."""
-    settings = {name: value for name, value in dataclasses.asdict(task.settings).items() if value is not None}
-    training = {name: value for name, value in dataclasses.asdict(task.training).items() if value is not None}
     # Files of runs that do not use what came later stay as they were before it: names follow from them.
+    later = ["averaging", "validation", "group_skew"]
     if not task.training.secure:
-        training = {name: value for name, value in training.items() if name not in ("secure", "dropout", "colluders")}
-    later = ("averaging", "validation", "group_skew")
+        later += ["secure", "dropout", "colluders"]
     settings, training = (
-        {name: value for name, value in part.items() if value or name not in later} for part in (settings, training)
+        {name: value for name, value in values.items() if value is not None and (value or name not in later)}
+        for values in (dataclasses.asdict(task.settings), dataclasses.asdict(task.training))
     )
     content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
     return tomli_w.dumps(content)

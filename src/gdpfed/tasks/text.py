@@ -50,7 +50,7 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoleWindows:
-    """Windows of all kept roles. Characters are places in ``alphabet``, owners are places in ``roles``."""
+    """Windows of all kept roles. Characters are indices into ``alphabet``, owners into ``roles``."""
 
     alphabet: str
     roles: tuple[str, ...]
@@ -73,24 +73,25 @@ def read_roles(content: bytes, *, name: str) -> tuple[Role, ...]:
 def role_windows(roles: Sequence[Role], *, num_roles: int = NUM_ROLES) -> RoleWindows:
     """The windows of the ``num_roles`` roles with the most text, in the roles' own order."""
     alphabet = "".join(sorted(set().union(*(role.text for role in roles))))
-    codes = {character: place for place, character in enumerate(alphabet)}
-    enough = [place for place, role in enumerate(roles) if _num_test(len(role.text)) > WINDOW_LENGTH]
-    kept = sorted(sorted(enough, key=lambda place: -len(roles[place].text))[:num_roles])
+    codes = {character: code for code, character in enumerate(alphabet)}
+    enough = [number for number, role in enumerate(roles) if _num_test(len(role.text)) > WINDOW_LENGTH]
+    longest = sorted(enough, key=lambda number: -len(roles[number].text))[:num_roles]
+    kept = [roles[number] for number in sorted(longest)]
     if not kept:
         raise InputError(
             f"expected a role with more than {WINDOW_LENGTH} characters in the last {TEST_FRACTION:.0%} of its text, "
             f"got none among {len(roles)} roles"
         )
     train, test = [], []
-    for place in kept:
-        text = np.array([codes[character] for character in roles[place].text], dtype=np.int64)
+    for role in kept:
+        text = np.array([codes[character] for character in role.text], dtype=np.int64)
         cut = len(text) - _num_test(len(text))
         train.append(_windows(text[:cut], stride=TRAIN_STRIDE))
         test.append(_windows(text[cut:], stride=TEST_STRIDE))
     train_windows, test_windows = np.concatenate(train), np.concatenate(test)
     return RoleWindows(
         alphabet=alphabet,
-        roles=tuple(roles[place].name for place in kept),
+        roles=tuple(role.name for role in kept),
         owners=np.repeat(np.arange(len(kept), dtype=np.int64), [len(rows) for rows in train]),
         train_inputs=np.ascontiguousarray(train_windows[:, :-1]),
         train_labels=train_windows[:, -1].copy(),

@@ -146,7 +146,9 @@ class BlockTrainer:
         self.local = local
         self._device = torch.device(device)
         self._shapes = [parameter.shape for parameter in model.parameters()]
-        self._sizes = [parameter.numel() for parameter in model.parameters()]
+        self.layer_sizes = [parameter.numel() for parameter in model.parameters()]
+        # The length of an update.
+        self.num_params = sum(self.layer_sizes)
         if self._device.type == "cuda":
             _same_bits_again()
         self._batched = batched_model(copy.deepcopy(model).to(self._device))
@@ -155,16 +157,6 @@ class BlockTrainer:
         self._width = min(local.batch_size, data.most_examples)
         # No client has more examples than a batch: every step uses the same.
         self.is_fixed = data.most_examples <= local.batch_size
-
-    @property
-    def num_params(self) -> int:
-        """The length of an update."""
-        return sum(self._sizes)
-
-    @property
-    def layer_sizes(self) -> list[int]:
-        """How many of them each parameter tensor has."""
-        return list(self._sizes)
 
     def largest_block(self, device: str) -> int:
         """By model, data and kind of device alone: who shares a block may change the last bits of an update."""
@@ -183,12 +175,10 @@ class BlockTrainer:
 
     def _train(self, parameters: Tensor, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor:
         count = len(clients)
-        start = [
-            part.view(1, *shape).expand(count, *shape)
-            for part, shape in zip(torch.split(parameters, self._sizes), self._shapes, strict=True)
-        ]
+        parts = torch.split(parameters, self.layer_sizes)
+        start = [part.view(1, *shape).expand(count, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
         trained = [part.clone() for part in start]
-        momenta: list[Tensor] | None = None
+        momenta: list[Tensor] = []
         indices, weights = self._batches(clients, seed, round_number)
         rate, momentum = self.local.rate(round_number), self.local.momentum
         inputs, labels = self._gather(indices[:, 0])
@@ -198,13 +188,11 @@ class BlockTrainer:
                 inputs, labels = self._gather(indices[:, step])
                 prepared = self._batched.prepare(inputs)
             gradients = self._batched.gradients(trained, prepared, labels, weights)
-            if momentum:
-                momenta = (
-                    [gradient.clone() for gradient in gradients]
-                    if momenta is None
-                    else [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
-                )
-            for parameter, gradient in zip(trained, momenta or gradients, strict=True):
+            if momentum and step:
+                gradients = [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
+            elif momentum:
+                momenta = gradients = [gradient.clone() for gradient in gradients]
+            for parameter, gradient in zip(trained, gradients, strict=True):
                 parameter.sub_(gradient, alpha=rate)
         moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
         return torch.cat(moved, dim=1)

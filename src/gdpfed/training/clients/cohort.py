@@ -47,31 +47,19 @@ class CohortTrainer:
         chunk_clients: int | None = None,
         engine: Engine | None = None,
     ) -> None:
-        if num_workers is not None and num_workers < 1:
-            raise InputError(f"expected num_workers >= 1, got num_workers={num_workers}")
-        if chunk_clients is not None and chunk_clients < 1:
-            raise InputError(f"expected chunk_clients >= 1, got chunk_clients={chunk_clients}")
-        team = (engine or Engine()).start(model, data, local, num_workers=num_workers, chunk_clients=chunk_clients)
-        self.device = team.device
-        self._trainer = team.trainer
-        self._workers = team.workers
-        self._most_clients = team.most_clients
-        self._blocks_at_once = team.blocks_at_once
+        for name, value in (("num_workers", num_workers), ("chunk_clients", chunk_clients)):
+            if value is not None and value < 1:
+                raise InputError(f"expected {name} >= 1, got {name}={value}")
+        self._team = (engine or Engine()).start(model, data, local, num_workers=num_workers, chunk=chunk_clients)
+        self._trainer = self._team.trainer
+        self.device = self._team.device
+        self.num_params = self._trainer.num_params
+        self.layer_sizes = self._trainer.layer_sizes
         # Evaluation is this machine's, whoever trains.
-        self._pool = ThreadPoolExecutor(team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
-
-    @property
-    def num_params(self) -> int:
-        """The length of an update."""
-        return self._trainer.num_params
-
-    @property
-    def layer_sizes(self) -> list[int]:
-        """How many of them each parameter tensor has."""
-        return self._trainer.layer_sizes
+        self._pool = ThreadPoolExecutor(self._team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def _blocks(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        count = min(len(order), _EVEN * -(-len(order) // (_EVEN * self._most_clients)))
+        count = min(len(order), _EVEN * -(-len(order) // (_EVEN * self._team.most_clients)))
         return np.array_split(order, count) if count else []
 
     def updates(
@@ -79,10 +67,10 @@ class CohortTrainer:
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Yields (clients, updates (clients, params) float64), block by block, in the order of ``clients``."""
         blocks = self._blocks(np.asarray(clients, dtype=np.int64))
-        at_once = self._blocks_at_once(len(blocks))
+        at_once = self._team.blocks_at_once(len(blocks))
         parts = [blocks[at : at + at_once] for at in range(0, len(blocks), at_once)]
         chunks: list[Chunk] = [(part, seed, round_number) for part in parts]
-        for part, moved in zip(parts, self._workers.run(parameters, chunks), strict=True):
+        for part, moved in zip(parts, self._team.workers.run(parameters, chunks), strict=True):
             yield from zip(part, torch.split(moved, [len(block) for block in part]), strict=True)
 
     def map(self, function: Callable[[int], T], values: Iterable[int]) -> list[T]:
@@ -91,5 +79,5 @@ class CohortTrainer:
 
     def close(self) -> None:
         """Ends the workers."""
-        self._workers.close()
+        self._team.workers.close()
         self._pool.shutdown(wait=True, cancel_futures=True)

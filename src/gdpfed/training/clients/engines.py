@@ -10,9 +10,7 @@ Guarantees (tests of the same name):
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -34,14 +32,29 @@ _CHUNKS_A_WORKER = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Team:
-    """Workers that have started, how many clients a block has at most, and how many blocks of so many they take."""
+    """Workers that have started. ``chunk``: so many clients they take at a time, or None for what is quick.
+
+    ``num_threads`` is how many threads of this process may evaluate.
+    """
 
     trainer: BlockTrainer
     workers: Workers[Chunk]
-    device: str
-    most_clients: int
+    num_workers: int
     num_threads: int
-    blocks_at_once: Callable[[int], int]
+    device: str
+    chunk: int | None
+
+    @property
+    def most_clients(self) -> int:
+        """Of a block."""
+        return self.trainer.largest_block(self.device)
+
+    def blocks_at_once(self, num_blocks: int) -> int:
+        """How many of so many blocks are a chunk."""
+        if self.chunk is not None:
+            return max(1, self.chunk // self.most_clients)
+        most = _CHUNK_BYTES // (8 * self.trainer.num_params * self.most_clients)
+        return max(1, min(most, num_blocks // (_CHUNKS_A_WORKER * self.num_workers)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +73,7 @@ class Engine:
             if value not in known:
                 raise InputError(f"expected {what} {', '.join(known)}, got {value!r}{suggestion(value, known)}")
         if self.ray_address is not None and self.name != "ray":
-            raise InputError(f"expected --engine ray with --ray-address {self.ray_address}, got --engine {self.name}")
+            raise InputError(f"expected engine ray for the Ray address {self.ray_address}, got engine {self.name}")
 
     @property
     def place(self) -> str:
@@ -78,67 +91,44 @@ class Engine:
             chosen_device(self.device, available=torch.cuda.is_available())
 
     def start(
-        self,
-        model: nn.Module,
-        data: ClientData,
-        local: LocalTraining,
-        *,
-        num_workers: int | None,
-        chunk_clients: int | None = None,
+        self, model: nn.Module, data: ClientData, local: LocalTraining, *, num_workers: int | None, chunk: int | None
     ) -> Team:
         """Workers for these clients; ``num_workers`` None is one for each core, or for each GPU, that there is."""
+        cores = os.cpu_count() or 1
+        workers: Workers[Chunk]
         if self.name == "ray":
-            return self._start_ray(model, data, local, num_workers, chunk_clients)
-        device = chosen_device(self.device, available=torch.cuda.is_available())
-        trainer = BlockTrainer(model, data, local, device=device)
-        cores = num_workers or os.cpu_count() or 1
-        most_clients = trainer.largest_block(device)
-        at_once = max(1, (chunk_clients or 1) // most_clients)
-        workers = start_workers(
-            trainer,
-            # One queue for a GPU, and CUDA does not survive a fork.
-            num_workers=cores if device == "cpu" else 1,
-            most_rows=at_once * most_clients,
-            num_params=trainer.num_params,
-            processes=None if device == "cpu" else False,
-        )
+            from gdpfed.training.clients.ray_workers import RayWorkers, connect
+
+            cluster = connect(self.ray_address)
+            try:
+                device = chosen_device(self.device, available=cluster.num_gpus > 0, where="in the Ray cluster")
+                trainer = BlockTrainer(model, data, local)
+                workers = RayWorkers(cluster, trainer, device=device, num_workers=num_workers)
+            except BaseException:
+                cluster.close()
+                raise
+            num_workers, num_threads = workers.num_workers, cores
+        else:
+            device = chosen_device(self.device, available=torch.cuda.is_available())
+            trainer = BlockTrainer(model, data, local, device=device)
+            num_workers = num_threads = num_workers or cores
+            chunk = chunk or 1
+            most_clients = trainer.largest_block(device)
+            workers = start_workers(
+                trainer,
+                # One queue for a GPU, and CUDA does not survive a fork.
+                num_workers=num_workers if device == "cpu" else 1,
+                most_rows=max(1, chunk // most_clients) * most_clients,
+                num_params=trainer.num_params,
+                processes=None if device == "cpu" else False,
+            )
         return Team(
             trainer=trainer,
             workers=workers,
+            num_workers=num_workers,
+            num_threads=num_threads,
             device=device,
-            most_clients=most_clients,
-            num_threads=cores,
-            blocks_at_once=lambda _: at_once,
-        )
-
-    def _start_ray(
-        self, model: nn.Module, data: ClientData, local: LocalTraining, num_workers: int | None, chunk: int | None
-    ) -> Team:
-        from gdpfed.training.clients.ray_workers import RayWorkers, connect
-
-        cluster = connect(self.ray_address)
-        try:
-            device = chosen_device(self.device, available=cluster.num_gpus > 0, where="in the Ray cluster")
-            trainer = BlockTrainer(model, data, local)
-            workers = RayWorkers(cluster, trainer, device=device, num_workers=num_workers)
-        except BaseException:
-            cluster.close()
-            raise
-        most_clients = trainer.largest_block(device)
-        most = max(1, _CHUNK_BYTES // (8 * trainer.num_params * most_clients))
-
-        def at_once(num_blocks: int) -> int:
-            if chunk is not None:
-                return max(1, chunk // most_clients)
-            return max(1, min(most, num_blocks // (_CHUNKS_A_WORKER * workers.num_workers)))
-
-        return Team(
-            trainer=trainer,
-            workers=workers,
-            device=device,
-            most_clients=most_clients,
-            num_threads=os.cpu_count() or 1,
-            blocks_at_once=at_once,
+            chunk=chunk,
         )
 
 
@@ -147,10 +137,9 @@ def chosen_device(asked: str, *, available: bool, where: str = "here") -> str:
     if asked == "auto":
         return "cuda" if available else "cpu"
     if asked == "cuda" and not available:
-        built: Any = torch.version.cuda
-        why = f"PyTorch {torch.__version__} finds none" if built else f"PyTorch {torch.__version__} is built without"
+        reason = "finds none" if torch.version.cuda else "is built without"
         raise InputError(
-            f"expected a CUDA device {where} for --device cuda, got none ({why}): use --device cpu or auto, or "
-            f"install a PyTorch with CUDA on a machine that has a GPU"
+            f"expected a CUDA device {where} for the device cuda, got none (PyTorch {torch.__version__} {reason}): use "
+            f"device cpu or auto, or install a PyTorch with CUDA on a machine that has a GPU"
         )
     return asked

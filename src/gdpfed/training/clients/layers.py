@@ -191,7 +191,7 @@ class _Blocks(threading.local):
     """One thread's memory."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[torch.Size, torch.dtype], _Block] = {}
+        self.by_shape: dict[tuple[torch.Size, torch.dtype], _Block] = {}
 
 
 class LayeredModel:
@@ -203,8 +203,8 @@ class LayeredModel:
     def __init__(self, model: nn.Sequential) -> None:
         # Not model.children(), which leaves out a layer's second appearance.
         layers = list(model)
-        flat = next(place for place, layer in enumerate(layers) if isinstance(layer, nn.Flatten))
-        starts = [place for place, layer in enumerate(layers[:flat]) if isinstance(layer, nn.Conv2d)]
+        flat = next(index for index, layer in enumerate(layers) if isinstance(layer, nn.Flatten))
+        starts = [index for index, layer in enumerate(layers[:flat]) if isinstance(layer, nn.Conv2d)]
         self._shapes = []
         for start, end in zip(starts, [*starts[1:], flat], strict=True):
             layer = cast(nn.Conv2d, layers[start])
@@ -236,7 +236,7 @@ class LayeredModel:
 
     def prepare(self, inputs: Tensor) -> _Block:
         """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
-        kept = self._blocks.made
+        kept = self._blocks.by_shape
         key = (inputs.shape, inputs.dtype)
         if key not in kept:
             # A cohort has blocks of two sizes at most; more would be another cohort's.
@@ -255,18 +255,18 @@ class LayeredModel:
         own = [part.detach() for part in parameters]
         pairs = list(zip(own[::2], own[1::2], strict=True))
         convolved, dense = pairs[: len(self._shapes)], pairs[len(self._shapes) :]
-        for place, (layer, (kernel, bias)) in enumerate(zip(prepared.layers, convolved, strict=True)):
-            if place:
+        for index, (layer, (kernel, bias)) in enumerate(zip(prepared.layers, convolved, strict=True)):
+            if index:
                 layer.cut()
             layer.forward(kernel, bias)
         images = prepared.layers[-1].result
-        gradient, found = self._dense(images.flatten(1, 3).transpose(1, 2), dense, labels, weights)
+        gradient, gradients = self._dense(images.flatten(1, 3).transpose(1, 2), dense, labels, weights)
         gradient = gradient.transpose(1, 2).reshape(images.shape)
         for layer, (kernel, _) in zip(reversed(prepared.layers), reversed(convolved), strict=True):
-            found = [*layer.backward(kernel, gradient), *found]
+            gradients = [*layer.backward(kernel, gradient), *gradients]
             if layer.of_images is not None:
                 gradient = layer.of_images
-        return found
+        return gradients
 
     def _dense(
         self, features: Tensor, dense: Sequence[tuple[Tensor, Tensor]], labels: Tensor, weights: Tensor
@@ -281,13 +281,13 @@ class LayeredModel:
         gradient *= weights.unsqueeze(2)
         if self._rectified[-1]:
             gradient = _rectified_gradient(gradient, entered[-1])
-        found: list[Tensor] = []
-        for place in reversed(range(len(dense))):
-            found = [torch.bmm(gradient.transpose(1, 2), entered[place]), gradient.sum(1), *found]
-            gradient = torch.bmm(gradient, dense[place][0])
-            if place and self._rectified[place - 1]:
-                gradient = _rectified_gradient(gradient, entered[place])
-        return gradient, found
+        gradients: list[Tensor] = []
+        for index in reversed(range(len(dense))):
+            gradients = [torch.bmm(gradient.transpose(1, 2), entered[index]), gradient.sum(1), *gradients]
+            gradient = torch.bmm(gradient, dense[index][0])
+            if index and self._rectified[index - 1]:
+                gradient = _rectified_gradient(gradient, entered[index])
+        return gradient, gradients
 
 
 def _is_known(layer: nn.Module) -> bool:

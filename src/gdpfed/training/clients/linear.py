@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gdpfed.tasks.features import Kept, LastCharacters, Scattering
+from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
 
 __all__ = ["LinearModel"]
 
@@ -31,7 +31,8 @@ class LinearModel:
         if type(model) is not nn.Sequential or len(model) != 2:
             return False
         fixed, dense = model
-        return type(fixed) in (Kept, LastCharacters, Scattering) and type(dense) is nn.Linear and dense.bias is not None
+        is_fixed = type(fixed) in (KeptFeatures, LastCharacters, Scattering)
+        return is_fixed and type(dense) is nn.Linear and dense.bias is not None
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Features (clients, batch, features) of inputs (clients, batch, ...), or of kept features."""

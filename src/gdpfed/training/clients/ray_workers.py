@@ -55,7 +55,8 @@ _AHEAD = 8
 # Deaths without a single result between them.
 _MOST_DEATHS = 5
 
-_START = "start one with: ray start --head (docs/clusters.md), or name one with --ray-address HOST:PORT"
+_VERSIONS = f"gdpfed {gdpfed.__version__}, torch {torch.__version__}"
+_START = "start one with: ray start --head (docs/clusters.md), or give the Ray address HOST:PORT of another"
 _RESUME = "gdpfed resume goes on from the last finished round, on a cluster or on this machine alone"
 
 
@@ -67,11 +68,6 @@ class Cluster:
     address: str
     is_ours: bool
     is_gone: bool = False
-
-    @property
-    def num_cpus(self) -> int:
-        """Of all its nodes."""
-        return int(self.ray.cluster_resources().get("CPU", 0))
 
     @property
     def num_gpus(self) -> int:
@@ -100,8 +96,8 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
 
 def _is_on_loopback_alone(address: str) -> bool:
     """Whether the cluster is reached at this machine's loopback, and not at its other address."""
-    place = _host_and_port(address)
-    if place is None or address.startswith("ray://") or place[0] not in ("127.0.0.1", "localhost", "::1"):
+    host, port = _host_and_port(address) or ("", 0)
+    if address.startswith("ray://") or host not in ("127.0.0.1", "localhost", "::1"):
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -109,15 +105,14 @@ def _is_on_loopback_alone(address: str) -> bool:
             probe.connect(("8.8.8.8", 53))
         except OSError:
             return True
-        return not _answers(f"{probe.getsockname()[0]}:{place[1]}")
+        return not _answers(f"{probe.getsockname()[0]}:{port}")
 
 
 def _answers(address: str) -> bool:
-    place = _host_and_port(address)
-    if place is None:
-        return True
+    host_and_port = _host_and_port(address)
     try:
-        socket.create_connection(place, timeout=_KNOCK).close()
+        if host_and_port is not None:
+            socket.create_connection(host_and_port, timeout=_KNOCK).close()
     except OSError:
         return False
     return True
@@ -126,10 +121,10 @@ def _answers(address: str) -> bool:
 def find(address: str | None) -> str:
     """Where to look for the cluster; InputError where nobody answers, MissingExtraError without Ray."""
     if importlib.util.find_spec("ray") is None:
-        raise MissingExtraError(package="ray", extra="ray", purpose="--engine ray")
+        raise MissingExtraError(package="ray", extra="ray", purpose="the engine ray")
     asked = address or os.environ.get("RAY_ADDRESS") or "auto"
     if asked != "auto" and _host_and_port(asked) is None:
-        raise InputError(f"expected --ray-address HOST:PORT (or ray://HOST:PORT), got {asked!r}")
+        raise InputError(f"expected a Ray address HOST:PORT (or ray://HOST:PORT), got {asked!r}")
     if not _answers(asked):
         raise InputError(f"nobody answers at {asked}: expected a Ray cluster there; {_START}")
     return asked
@@ -152,8 +147,8 @@ def connect(address: str | None) -> Cluster:
             warnings.simplefilter("ignore")
             ray.init(address=asked, log_to_driver=False, logging_level=logging.CRITICAL)
     except ConnectionError as error:
-        found = "no Ray cluster on this machine" if asked == "auto" else f"no Ray cluster at {asked}"
-        raise InputError(f"{found} ({_one_line(error)}): {_START}") from None
+        where = "on this machine" if asked == "auto" else f"at {asked}"
+        raise InputError(f"no Ray cluster {where} ({_one_line(error)}): {_START}") from None
     except (RuntimeError, ValueError, AssertionError, OSError, ray.exceptions.RayError) as error:
         raise InputError(f"the Ray cluster at {asked} cannot be used from here: {_one_line(error)}") from None
     known = asked if asked.startswith("ray://") else ray.get_runtime_context().gcs_address
@@ -168,11 +163,8 @@ def _one_line(error: BaseException) -> str:
 class _Proof:
     """Who computed, with what, and what came out."""
 
-    host: str
+    worker: str
     process: int
-    gdpfed: str
-    torch: str
-    capability: str
     digest: str
 
 
@@ -180,11 +172,8 @@ def _proof(trainer: BlockTrainer, most_clients: int) -> _Proof:
     clients = np.arange(min(most_clients, len(trainer.data.members)), dtype=np.int64)
     update = trainer(flat_parameters(trainer.model), ([clients], 0, 0))
     return _Proof(
-        host=platform.node(),
+        worker=f"{platform.node()} ({_VERSIONS}, {torch.backends.cpu.get_cpu_capability()})",
         process=os.getpid(),
-        gdpfed=gdpfed.__version__,
-        torch=torch.__version__,
-        capability=torch.backends.cpu.get_cpu_capability(),
         digest=hashlib.sha256(update.numpy().tobytes()).hexdigest(),
     )
 
@@ -197,7 +186,7 @@ def _cargo(trainer: BlockTrainer) -> dict[str, Any]:
         "local": trainer.local,
         "inputs": trainer.data.inputs.numpy(),
         "labels": trainer.data.labels.numpy(),
-        "members": np.concatenate(members) if len(members) else np.empty(0, dtype=np.int64),
+        "members": np.concatenate(members),
         "ends": np.cumsum([len(indices) for indices in members]),
     }
 
@@ -249,7 +238,8 @@ class RayWorkers(Workers[Chunk]):
         self._device = device
         self._trainer = trainer
         self._most_clients = trainer.largest_block(device)
-        self.num_workers = num_workers or max(1, cluster.num_gpus if device == "cuda" else cluster.num_cpus)
+        self._kind = "GPU" if device == "cuda" else "CPU"
+        self.num_workers = num_workers or max(1, int(ray.cluster_resources().get(self._kind, 0)))
         self._expected = _proof(trainer, self._most_clients) if device == "cpu" else None
         needs: dict[str, float] = {"num_cpus": 0, "num_gpus": 1} if device == "cuda" else {"num_cpus": 1}
         self._class = ray.remote(max_restarts=0, max_task_retries=0, **needs)(_Worker)
@@ -303,12 +293,14 @@ class RayWorkers(Workers[Chunk]):
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as error:
-                raise _translated(error) from None
+                if isinstance(error.cause, GdpfedError):
+                    raise InputError(str(error.cause)) from None
+                raise RuntimeError(f"in a worker of the Ray cluster:\n{error}") from None
             except self._ray.exceptions.RayError as error:
                 if getattr(error, "actor_init_failed", False):
                     raise GdpfedError(
                         f"a worker could not be started in the Ray cluster: {str(error).strip().splitlines()[-1]}; "
-                        f"every node needs gdpfed {gdpfed.__version__} and torch {torch.__version__}, as they are here"
+                        f"every node needs {_VERSIONS}, as they are here"
                     ) from None
                 self._replace(member, waiting, error)
                 continue
@@ -320,11 +312,10 @@ class RayWorkers(Workers[Chunk]):
         if any(member.owes is None for member in self._members):
             self._alone_since = time.monotonic()
         elif time.monotonic() - self._alone_since > _NO_ROOM:
-            kind = "GPU" if self._device == "cuda" else "CPU"
-            free = self._ray.available_resources().get(kind, 0)
+            free = self._ray.available_resources().get(self._kind, 0)
             raise GdpfedError(
                 f"no worker could be started in the Ray cluster at {self._cluster.address} within {_NO_ROOM:.0f} s "
-                f"({free:g} {kind}s are free): end what else runs there, or add a node; then {_RESUME}"
+                f"({free:g} {self._kind}s are free): end what else runs there, or add a node; then {_RESUME}"
             )
 
     def _admit(self, member: _Member, proof: _Proof) -> None:
@@ -332,11 +323,9 @@ class RayWorkers(Workers[Chunk]):
         expected = self._expected = self._expected or proof
         if proof.digest != expected.digest:
             raise GdpfedError(
-                f"the worker on {proof.host} (gdpfed {proof.gdpfed}, torch {proof.torch}, {proof.capability}) computes "
-                f"other bits than {expected.host} (gdpfed {expected.gdpfed}, torch {expected.torch}, "
-                f"{expected.capability}), so the model would depend on who trains whom: install the same versions, "
-                f"use nodes with the same kind of processor, or set ATEN_CPU_CAPABILITY=default and "
-                f"MKL_CBWR=COMPATIBLE everywhere, here too"
+                f"the worker on {proof.worker} computes other bits than {expected.worker}, so the model would depend "
+                f"on who trains whom: install the same versions, use nodes with the same kind of processor, or set "
+                f"ATEN_CPU_CAPABILITY=default and MKL_CBWR=COMPATIBLE everywhere, here too"
             )
         member.owes, member.process = None, proof.process
 
@@ -365,11 +354,3 @@ class RayWorkers(Workers[Chunk]):
         self._members = []
         self._shipped = None
         self._cluster.close()
-
-
-def _translated(error: Any) -> Exception:
-    """What a worker raised, as if it had been raised here."""
-    cause = error.cause
-    if isinstance(cause, GdpfedError):
-        return InputError(str(cause))
-    return RuntimeError(f"in a worker of the Ray cluster:\n{error}")

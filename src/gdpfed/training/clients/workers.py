@@ -39,7 +39,7 @@ __all__ = ["Workers", "start_workers"]
 
 Job = TypeVar("Job")
 Taken = TypeVar("Taken", contravariant=True)
-# Seconds for what takes a moment, and how many processes may be tried in one place.
+# Seconds for what takes a moment, and how many processes may be tried for one worker.
 _PATIENCE = 10.0
 _ATTEMPTS = 3
 # (parameters, job) -> (rows, params) float64
@@ -97,11 +97,11 @@ class _Threads(Workers[Job]):
 
 
 class _Processes(Workers[Job]):
-    """Forked processes. Each has two places for results: one is filled while the other is read."""
+    """Forked processes. Each has two slots for results: one is filled while the other is read."""
 
     def __init__(self, work: Work[Job], *, num_workers: int, most_rows: int, num_params: int) -> None:
         self._parameters = _shared(torch.empty(num_params))
-        self._places = _shared(torch.empty(num_workers, 2, most_rows, num_params, dtype=torch.float64))
+        self._results = _shared(torch.empty(num_workers, 2, most_rows, num_params, dtype=torch.float64))
         self._work = work
         self._pipes: list[Connection] = []
         self._processes: list[ForkProcess] = []
@@ -115,7 +115,7 @@ class _Processes(Workers[Job]):
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_serve,
-            args=(self._work, self._parameters, self._places[number], theirs, [*self._pipes, ours]),
+            args=(self._work, self._parameters, self._results[number], theirs, [*self._pipes, ours]),
             name=f"cohort-{number}",
             daemon=True,
         )
@@ -125,28 +125,23 @@ class _Processes(Workers[Job]):
 
     def are_ready(self) -> bool:
         """Whether all have computed something; one that is stuck from birth gets two successors."""
-        for number in range(len(self._pipes)):
-            for attempt in range(_ATTEMPTS):
-                if attempt:
-                    self._pipes[number].close()
-                    _end(self._processes[number])
-                    self._pipes[number], self._processes[number] = self._fork(number)
-                if self._is_ready(number):
-                    break
-            else:
-                return False
-        return True
+        return all(self._is_ready(number) for number in range(len(self._pipes)))
 
     def _is_ready(self, number: int) -> bool:
-        try:
-            return self._pipes[number].poll(_PATIENCE) and bool(self._pipes[number].recv())
-        except (EOFError, OSError):
-            return False
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._pipes[number].close()
+                _end(self._processes[number])
+                self._pipes[number], self._processes[number] = self._fork(number)
+            with contextlib.suppress(EOFError, OSError):
+                if self._pipes[number].poll(_PATIENCE) and self._pipes[number].recv():
+                    return True
+        return False
 
     def run(self, parameters: Tensor, jobs: Sequence[Job]) -> Iterator[Tensor]:
         self._parameters.copy_(parameters)
         waiting = deque(enumerate(jobs))
-        # Which jobs each worker has, oldest first, and the place of each result.
+        # Which jobs each worker has, oldest first, and the slot of each result.
         given: list[deque[tuple[int, int]]] = [deque() for _ in self._pipes]
         done: dict[int, Tensor] = {}
         try:
@@ -157,9 +152,9 @@ class _Processes(Workers[Job]):
                         worker = self._pipes.index(pipe)  # type: ignore[arg-type]  # these are pipes
                         if not given[worker]:
                             raise self._died(worker)
-                        number, place = given[worker].popleft()
+                        number, slot = given[worker].popleft()
                         rows = self._answer(worker)
-                        done[number] = self._places[worker, place, :rows].clone()
+                        done[number] = self._results[worker, slot, :rows].clone()
                     self._hand_out(waiting, given)
                 yield done.pop(wanted)
         finally:
@@ -175,10 +170,10 @@ class _Processes(Workers[Job]):
             for worker, under_way in enumerate(given):
                 if waiting and len(under_way) < depth:
                     number, job = waiting.popleft()
-                    place = 1 - under_way[0][1] if under_way else 0
-                    under_way.append((number, place))
+                    slot = 1 - under_way[0][1] if under_way else 0
+                    under_way.append((number, slot))
                     try:
-                        self._pipes[worker].send((place, job))
+                        self._pipes[worker].send((slot, job))
                     except OSError:
                         raise self._died(worker) from None
 
@@ -197,7 +192,7 @@ class _Processes(Workers[Job]):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return GdpfedError(
             f"a training process ended by itself ({how}; 9 often means that memory ran out): gdpfed resume goes on "
-            f"from the last finished round, and --workers 1 needs the least memory"
+            f"from the last finished round, and a single worker needs the least memory"
         )
 
     def close(self, patience: float = 10) -> None:
@@ -244,7 +239,7 @@ def _first_product() -> None:
     torch.bmm(torch.ones(2, 64, 64), torch.ones(2, 64, 64))
 
 
-def _serve(work: Work[Any], parameters: Tensor, places: Tensor, pipe: Connection, others: list[Connection]) -> None:
+def _serve(work: Work[Any], parameters: Tensor, results: Tensor, pipe: Connection, others: list[Connection]) -> None:
     """Does jobs until the parent's end of the pipe is closed, which its death does too."""
     # What was inherited would keep the others' pipes open.
     for other in others:
@@ -255,11 +250,11 @@ def _serve(work: Work[Any], parameters: Tensor, places: Tensor, pipe: Connection
     pipe.send(True)
     while True:
         try:
-            place, job = pipe.recv()
+            slot, job = pipe.recv()
             answer: int | Exception
             try:
                 result = work(parameters, job)
-                places[place, : len(result)] = result
+                results[slot, : len(result)] = result
                 answer = len(result)
             except GdpfedError as error:
                 answer = InputError(str(error))

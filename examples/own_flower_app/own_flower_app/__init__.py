@@ -1,0 +1,1 @@
+"""The apps of this project."""
