@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdpfed.flower.node.own_ledger import Spend
+from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.operate.processes import Deployment
 from gdpfed.flower.operate.progress import EventReader
 from gdpfed.flower.operate.up import Federation, UpSettings, prepare, start, start_node, submit
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-from gdpfed.flower.shared.events import EVENTS
-from gdpfed.flower.shared.homes import NodeHome
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import EVENTS
 from gdpfed.ledger.book import Ledger
 from gdpfed.runs.folder import open_run
 
@@ -46,7 +46,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from gdpfed.flower.server.transport import packet_in, record_of
+from gdpfed.flower.shared.carrier import packet_in, record_of
 
 
 class Lying(ClientApp):
@@ -302,7 +302,7 @@ class Storm:
                 found.append(f"{group.name} spent {spent} of {group.epsilon}")
         for name in self.federation.nodes:
             home = NodeHome(self.federation.node_home(name))
-            with Spend(home) as own:
+            with OwnLedger(home) as own:
                 own.check_budget(home.budget)
                 for joined in own.runs.values():
                     if joined.sent > joined.cap:

@@ -11,18 +11,11 @@ from hypothesis import strategies as st
 
 from gdpfed.cli import main
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, give_up, set_plan
+from gdpfed.flower.server.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
-from gdpfed.flower.shared.homes import (
-    NodeHome,
-    ServerHome,
-    enrol,
-    give_up,
-    make_node_home,
-    make_server_home,
-    pin,
-    set_plan,
-)
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.status import run_status
 from tests.flower.federations import DELTA, Federation, plan_for
@@ -226,7 +219,7 @@ def test_settings_are_a_file() -> None:
 
 
 def test_a_log_is_bounded_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdpfed.flower.shared.homes._LARGEST_LOG", 1000)
+    monkeypatch.setattr("gdpfed.flower.shared.home_files._LARGEST_LOG", 1000)
     make_node_home(tmp_path, epsilon=1.0, delta=1e-5, name="x")
     home = NodeHome(tmp_path)
     for _ in range(100):

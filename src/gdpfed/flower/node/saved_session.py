@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.shared.homes import write_durably
-from gdpfed.ledger.journal import sync_folder
+from gdpfed.files import sync_folder, write_whole
 
 __all__ = ["Saved", "SavedSessions"]
 
@@ -60,7 +59,7 @@ class SavedSessions:
     def keep(self, digest: bytes, stage: str, saved: Saved) -> None:
         """Saves what the next stage needs."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_durably(self._path(digest, stage), saved.encode())
+        write_whole(self._path(digest, stage), saved.encode(), private=True, durable=True)
 
     def forget(self) -> None:
         """Deletes all sessions: a node is in one at a time."""

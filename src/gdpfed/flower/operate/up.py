@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.flower.node.node_home import make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, set_plan
 from gdpfed.flower.operate.certificates import make_node_key
 from gdpfed.flower.operate.processes import Deployment
 from gdpfed.flower.operate.progress import EventReader, RunProgress, after
 from gdpfed.flower.operate.project import check_project, write_project
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-from gdpfed.flower.shared.events import EVENTS
-from gdpfed.flower.shared.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import EVENTS
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings

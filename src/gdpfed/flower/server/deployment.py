@@ -36,12 +36,12 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.server.ledger_mark import check_ledger_mark, write_ledger_mark
-from gdpfed.flower.server.released import Kept, KeptSums
+from gdpfed.files import write_whole
+from gdpfed.flower.server.events import Events, no_events
+from gdpfed.flower.server.recovery import KeptSum, KeptSums, check_ledger_mark, write_ledger_mark
+from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.sums import SumConversation, together
-from gdpfed.flower.shared.events import Events, no_events
-from gdpfed.flower.shared.homes import POPULATION, ServerHome, write_durably
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import SERVER, check_test_mode, randomness_for
 from gdpfed.flower.shared.vectors import ModelShape
@@ -228,7 +228,7 @@ class Deployment:
             settings=settings,
             training=training,
         )
-        write_durably(self._terms_path(path), self._terms.encode())
+        write_whole(self._terms_path(path), self._terms.encode(), private=True, durable=True)
         return create_run(
             path,
             task=task,
@@ -257,7 +257,7 @@ class Deployment:
         number = state.round_number
         kept_sums = KeptSums(folder.path, number)
         kept = {planned.place: kept_sums.find(planned.place) for planned in self._planned}
-        results: dict[int, Kept] = {place: found for place, found in kept.items() if found is not None}
+        results: dict[int, KeptSum] = {place: found for place, found in kept.items() if found is not None}
         sampled = self._sampled(ledger, places, number)
         stopped: set[int] = set()
         # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
@@ -315,7 +315,7 @@ class Deployment:
 
     def _attempted(
         self, state: TrainingState, attempts: dict[int, _Attempt], *, ask: bool
-    ) -> Iterable[tuple[int, Kept]]:
+    ) -> Iterable[tuple[int, KeptSum]]:
         """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
         model = state.parameters.numpy().astype("<f4").tobytes()
         conversations = {
@@ -329,7 +329,7 @@ class Deployment:
             self._events(kind, **facts, lost=result.vanished)
             if result.total is not None:
                 self._fault("unmasked", state.round_number)
-                yield place, Kept(total=result.total, attempts=attempt.attempts)
+                yield place, KeptSum(total=result.total, attempts=attempt.attempts)
                 continue
             for charge in attempt.charges.values():
                 if charge.attempt.state == "reserved":
@@ -381,7 +381,7 @@ class Deployment:
             log=self._home.log,
         )
 
-    def _sums(self, results: Mapping[int, Kept]) -> list[torch.Tensor]:
+    def _sums(self, results: Mapping[int, KeptSum]) -> list[torch.Tensor]:
         """As the simulator has them: zero for a sum whose groups cannot pay, as their spend tells everybody."""
         noisy = []
         for planned in self._planned:
@@ -392,7 +392,7 @@ class Deployment:
                 noisy.append(torch.from_numpy(decode(kept.total, unit=planned.unit)))
         return sparsified(self._plan, noisy)
 
-    def _publish(self, ledger: Ledger, number: int, results: Mapping[int, Kept]) -> None:
+    def _publish(self, ledger: Ledger, number: int, results: Mapping[int, KeptSum]) -> None:
         """Says in the ledger what left each sum; again after a kill, with the same hashes."""
         sums = self._sums(results)
         charges, hashes = [], []
@@ -416,7 +416,7 @@ class Deployment:
             publish(charges, *hashes)
 
     def _updated(
-        self, state: TrainingState, results: Mapping[int, Kept], ledger: Ledger, places: IntArray
+        self, state: TrainingState, results: Mapping[int, KeptSum], ledger: Ledger, places: IntArray
     ) -> tuple[TrainingState, dict[str, Any]]:
         update = combine(self._plan, self._sums(results), list(self._shape.sizes))
         run = ledger.state.run(self._home.run_name)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gdpfed.flower.server.deployment import Deployment, Evaluate, Fault
+from gdpfed.flower.server.events import EVENTS, events_into
+from gdpfed.flower.server.server_home import ServerHome
 from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.transport import GridTransport
-from gdpfed.flower.shared.events import EVENTS, events_into
-from gdpfed.flower.shared.homes import ServerHome
 from gdpfed.flower.shared.test_mode import stop_here
 from gdpfed.flower.shared.vectors import shape_of, to_vector
 from gdpfed.training.rounds import TrainingState

@@ -102,15 +102,15 @@ class Terms:
             read["enrolment"] = bytes.fromhex(read["enrolment"])
         except ValueError:
             raise InputError("expected the enrolment's digest in hexadecimal") from None
-        made = Terms(**read)
-        if made.encode() != content:
+        terms = Terms(**read)
+        if terms.encode() != content:
             raise InputError("expected terms as this version writes them, got another spelling")
-        return made
+        return terms
 
     @staticmethod
     def opened(content: bytes, *, server: bytes) -> "Terms":
         """From `signed`, if the owner of the public key ``server`` signed it."""
-        made = Terms.decode(content[SIGNATURE_BYTES:])
-        if not verified(server, made.digest, content[:SIGNATURE_BYTES]):
+        terms = Terms.decode(content[SIGNATURE_BYTES:])
+        if not verified(server, terms.digest, content[:SIGNATURE_BYTES]):
             raise PrivacyError("the terms are not signed by the pinned server")
-        return made
+        return terms

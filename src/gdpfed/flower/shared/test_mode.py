@@ -58,10 +58,10 @@ def stop_here(point: str, round_number: int | None = None) -> None:
     if asked.startswith("@"):
         path = Path(asked[1:])
         words = path.read_text(encoding="utf-8").split() if path.is_file() else []
-        found = next((word for word in words if word in here), None)
-        if found is None:
+        wanted = next((word for word in words if word in here), None)
+        if wanted is None:
             return
-        words.remove(found)
+        words.remove(wanted)
         path.write_text(" ".join(words), encoding="utf-8")
     elif asked not in here:
         return

@@ -1,0 +1,128 @@
+"""The server's home: its key, the enrolled clients, the plan, the ledger and the run.
+
+Place: on the operator's machine, who tells the ServerApp where; `operate.between_runs` puts clients and plans into it.
+
+    server.key       0600, its identity
+    enrolment.json   all clients, signed
+    plan.toml        the verified plan
+    run.json         the run's name, and a hash of its plan
+    settings.toml    tolerances, timeouts
+    ledger           and .journal, .key, .lock
+    run/             a run folder
+    server.log       for the operator only
+"""
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdpfed.config import read_toml
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import write_whole
+from gdpfed.flower.server.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.flower.shared.enrolment import Enrolment, enrolment_from_json
+from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import load_plan
+from gdpfed.secure.primitives import KEY_BYTES, signing_public
+
+__all__ = ["POPULATION", "ServerHome", "make_server_home"]
+
+# What the ledger calls the enrolled clients.
+POPULATION = "clients"
+
+
+@dataclass(frozen=True)
+class ServerHome:
+    """An existing server home."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not (self.path / "server.key").is_file():
+            raise InputError(f"expected a server's home (with server.key), got {str(self.path)!r}: make one first")
+
+    @property
+    def identity(self) -> bytes:
+        """The private key."""
+        return read_key(self.path / "server.key")
+
+    @property
+    def enrolment_path(self) -> Path:
+        """All clients: what every node pins."""
+        return self.path / "enrolment.json"
+
+    @property
+    def enrolment(self) -> Enrolment:
+        """Verified."""
+        enrolment = enrolment_from_json(read_content(self.enrolment_path, "an enrolment (enrol clients first)"))
+        if enrolment.server != signing_public(self.identity):
+            raise PrivacyError("the enrolment is of another server key: restore server.key, or enrol again")
+        return enrolment
+
+    @property
+    def plan_path(self) -> Path:
+        """The plan of the run that is next, or under way."""
+        return self.path / "plan.toml"
+
+    @property
+    def plan(self) -> Plan:
+        """Verified."""
+        return load_plan(self.plan_path)
+
+    @property
+    def plan_mark(self) -> str:
+        """Of the file as it is: which plan a run's name was made for."""
+        return hashlib.sha256(read_content(self.plan_path, "a plan (set one first)")).hexdigest()
+
+    @property
+    def run_name_path(self) -> Path:
+        """The run's name, and its plan's mark."""
+        return self.path / "run.json"
+
+    @property
+    def run_name(self) -> str:
+        """Never used for two runs: nodes charge a run by it."""
+        content = read_content(self.run_name_path, "a run's name (set a plan first)")
+        try:
+            named = json.loads(content)
+            name, mark = named["run"], named["plan"]
+        except (ValueError, KeyError, TypeError):
+            name = mark = None
+        if not isinstance(name, str) or not name:
+            raise InputError(f"expected a run's name in {str(self.run_name_path)!r}: set the plan again")
+        if mark != self.plan_mark:
+            raise InputError(f"expected the plan of run {name!r} in {str(self.plan_path)!r}: set the plan again")
+        return name
+
+    @property
+    def settings(self) -> DeploymentSettings:
+        """As the operator wrote them."""
+        path = self.path / "settings.toml"
+        return settings_from_toml(read_toml(path), source=str(path)) if path.is_file() else DeploymentSettings()
+
+    @property
+    def ledger_path(self) -> Path:
+        """The ledger."""
+        return self.path / "ledger"
+
+    @property
+    def run_path(self) -> Path:
+        """The run folder."""
+        return self.path / "run"
+
+    def log(self, text: str) -> None:
+        """For the operator only (0600): it names clients whose answers were not used, and so some of a sample."""
+        append_log(self.path / "server.log", text)
+
+
+def make_server_home(path: str | Path, *, settings: DeploymentSettings | None = None) -> ServerHome:
+    """A new server home, with a key of its own."""
+    path = Path(path)
+    new_home(path, key_name="server.key")
+    content = settings_to_toml(settings or DeploymentSettings()).encode()
+    write_whole(path / "settings.toml", content, private=True, durable=True)
+    write_whole(path / "server.key", secrets.token_bytes(KEY_BYTES), private=True, durable=True)
+    return ServerHome(path)
