@@ -271,11 +271,10 @@ def test_a_missing_flower_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
         return found(name, *rest, **more)
 
-    for name in [
-        name for name in sys.modules if name.startswith(("gdpfed.flower.apps", "gdpfed.flower.server.transport"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in ("gdpfed.flower.apps", "gdpfed.flower.shared.carrier", "gdpfed.flower.server.transport"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delattr(gdpfed.flower, "apps", raising=False)
+    monkeypatch.delattr(gdpfed.flower.shared, "carrier", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"pip install 'gdpfed\[flower\]'"):
         importlib.import_module("gdpfed.flower.apps")

@@ -284,7 +284,7 @@ def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
         with OwnLedger(federation.node(number)) as ledger:
             (run,) = ledger.runs.values()
             assert run.sent <= run.cap == 2
-            assert run.num_rounds == 3
+            assert run.event.num_rounds == 3
         assert not list(federation.node(number).sessions.iterdir())
 
 

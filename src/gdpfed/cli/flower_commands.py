@@ -53,7 +53,7 @@ def up(
 ) -> None:
     """Try it on this machine: SuperLink and SuperNodes with TLS and keys, a training, and everything down again."""
     from gdpfed.cli.flower_display import watching
-    from gdpfed.flower.operate.processes import Deployment, need_flower
+    from gdpfed.flower.operate.processes import LocalFlower, need_flower
     from gdpfed.flower.operate.up import UpSettings, prepare, run
 
     need_flower()
@@ -62,7 +62,7 @@ def up(
     if not as_json:
         _say(f"{nodes} nodes on this machine, {rounds} rounds of {method}, in {folder}: making keys, homes and a plan")
     federation = prepare(folder, settings, app=app)
-    with Deployment(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
+    with LocalFlower(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
         final = run(federation, deployment, watch)
     home = federation.home
     if as_json:

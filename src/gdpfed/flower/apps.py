@@ -68,7 +68,7 @@ def _node_home(context: Context) -> NodeHome:
         home = str(Path(simulated) / str(number))
     if home is None:
         raise InputError(f"expected {_HOME} in the node's configuration, got none: name its home when you start it")
-    return NodeHome(Path(str(home)))
+    return NodeHome(str(home))
 
 
 def client_app(
@@ -133,6 +133,6 @@ def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, fl
             raise InputError(f"expected {_HOME} in the run's configuration, got none: name the server's home")
         built = _built(model, context)
         judge = None if evaluate is None else lambda vector: evaluate(with_vector(built, vector), context)
-        serve(ServerHome(Path(str(home))), built, grid, evaluate=judge)
+        serve(ServerHome(str(home)), built, grid, evaluate=judge)
 
     return app

@@ -21,11 +21,10 @@ from pathlib import Path
 
 import tomli_w
 
-from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json
-from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key
+from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key, read_settings
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
@@ -77,21 +76,20 @@ class NodeBudget:
         return server_allowance(self.epsilon) if self.epsilon_server is None else self.epsilon_server
 
 
-@dataclass(frozen=True)
 class NodeHome:
-    """An existing node home."""
+    """An existing node home; what is in it is read each time, since the owner may change it at any moment."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.sessions = self.path / "sessions"
+        self.ledger_path = self.path / "spend.db"
         if not (self.path / "identity.key").is_file():
             raise InputError(f"expected a node's home (with identity.key), got {str(self.path)!r}: make one first")
 
     @property
     def budget(self) -> NodeBudget:
-        """Read each time: the owner may lower it at any moment."""
-        path = self.path / "budget.toml"
-        return from_mapping(NodeBudget, parse_toml(read_toml(path), source=str(path)), source=str(path))
+        """What the owner allows."""
+        return read_settings(NodeBudget, self.path / "budget.toml")
 
     @property
     def identity(self) -> bytes:
@@ -134,16 +132,6 @@ class NodeHome:
             raise PrivacyError(f"{str(path)!r} is not the enrolment that was pinned: restore it, or pin it with renew")
         return enrolment
 
-    @property
-    def sessions(self) -> Path:
-        """Secrets between two stages."""
-        return self.path / "sessions"
-
-    @property
-    def ledger_path(self) -> Path:
-        """The node's own ledger."""
-        return self.path / "spend.db"
-
     def log(self, text: str) -> None:
         """For the owner; never about data or keys."""
         append_log(self.path / "node.log", text)
@@ -184,7 +172,7 @@ def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = F
 
     ``renew`` is the owner's word that another list, or another server, is right.
     """
-    home = NodeHome(Path(node_home))
+    home = NodeHome(node_home)
     content = read_content(enrolment, "an enrolment") if isinstance(enrolment, Path) else enrolment
     offered = enrolment_from_json(content)
     # With the owner's word it does not matter what was pinned: a pin that was cut off in the middle is made whole.

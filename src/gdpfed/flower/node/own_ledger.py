@@ -60,11 +60,6 @@ class JoinedRun:
     revealed_round: int = -1
     sent_last: Position = _NEVER
 
-    @property
-    def num_rounds(self) -> int:
-        """All that were charged."""
-        return self.event.num_rounds
-
 
 class OwnLedger:
     """The open ledger of a node."""
@@ -80,7 +75,7 @@ class OwnLedger:
             for row in self._store.rows:
                 self._apply(row.kind, row.content)
         except (KeyError, TypeError, ValueError):
-            self.close()
+            self._store.close()
             raise PrivacyError(
                 f"the node's ledger {str(path)!r} has a row of another format: use the version that wrote it"
             ) from None
@@ -89,10 +84,6 @@ class OwnLedger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the files."""
         self._store.close()
 
     @property
@@ -219,10 +210,11 @@ class OwnLedger:
                 f"attempt {attempt}: none is answered twice"
             )
         extra = run.extra + (run.revealed_round == round_number)
-        if round_number < 0 or round_number + 1 + extra > run.num_rounds:
+        charged = run.event.num_rounds
+        if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
             raise PrivacyError(
-                f"run {run.name!r} was charged for {run.num_rounds} rounds, round {round_number} is beyond them{again}"
+                f"run {run.name!r} was charged for {charged} rounds, round {round_number} is beyond them{again}"
             )
         self._write_position("round", run, position)
 

@@ -31,7 +31,7 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
 
     Clients keep their numbers. Returns the list that every node must pin, again if it was pinned before.
     """
-    home = ServerHome(Path(server_home))
+    home = ServerHome(server_home)
     listed = list(home.enrolment.clients) if home.enrolment_path.is_file() else []
     before = len(listed)
     for given in announcements:
@@ -73,7 +73,7 @@ def set_plan(
 
     A finished run is moved aside, an unfinished one is in the way. ``fault`` is for tests.
     """
-    home = ServerHome(Path(server_home))
+    home = ServerHome(server_home)
     budgets = home.enrolment.budgets
     check_budgets(plan, budgets, default_delta=budgets.default_delta)
     if home.run_path.exists() and not _is_finished(home.run_path):
@@ -95,7 +95,7 @@ def give_up(server_home: str | Path) -> str:
 
     What it charged stays spent. Nodes that joined it keep its whole plan charged in their own ledgers.
     """
-    home = ServerHome(Path(server_home))
+    home = ServerHome(server_home)
     if _is_finished(home.run_path):
         raise InputError(f"{str(home.run_path)!r} is finished: there is nothing to give up; set the next plan")
     run = _run_in(home.run_path) or home.run_name

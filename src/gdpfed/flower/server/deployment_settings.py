@@ -6,14 +6,11 @@ that the server signs; the rest is the server's own business.
 
 from dataclasses import dataclass
 
-import tomli_w
-
-from gdpfed.config import from_mapping, parse_toml
 from gdpfed.errors import InputError
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 from gdpfed.secure.noise_shares import Tolerance
 
-__all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
+__all__ = ["DeploymentSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +66,3 @@ class DeploymentSettings:
     def seconds(self, stage: str) -> float:
         """How long the answers of a stage may take."""
         return float(getattr(self, f"{stage}_seconds"))
-
-
-def settings_to_toml(settings: DeploymentSettings) -> str:
-    """The text of the file."""
-    return tomli_w.dumps({name: value for name, value in vars(settings).items() if value is not None})
-
-
-def settings_from_toml(text: str, *, source: str) -> DeploymentSettings:
-    """From `settings_to_toml`, or written by hand."""
-    return from_mapping(DeploymentSettings, parse_toml(text, source=source), source=source)

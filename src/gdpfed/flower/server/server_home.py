@@ -15,15 +15,15 @@ Place: on the operator's machine, who tells the ServerApp where; `operate.betwee
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
-from gdpfed.config import read_toml
+import tomli_w
+
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
-from gdpfed.flower.server.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.shared.enrolment import Enrolment, enrolment_from_json
-from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key
+from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key, read_settings
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan
 from gdpfed.secure.primitives import KEY_BYTES, signing_public
@@ -34,13 +34,16 @@ __all__ = ["POPULATION", "ServerHome", "make_server_home"]
 POPULATION = "clients"
 
 
-@dataclass(frozen=True)
 class ServerHome:
     """An existing server home."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.enrolment_path = self.path / "enrolment.json"
+        self.plan_path = self.path / "plan.toml"
+        self.run_name_path = self.path / "run.json"
+        self.ledger_path = self.path / "ledger"
+        self.run_path = self.path / "run"
         if not (self.path / "server.key").is_file():
             raise InputError(f"expected a server's home (with server.key), got {str(self.path)!r}: make one first")
 
@@ -48,11 +51,6 @@ class ServerHome:
     def identity(self) -> bytes:
         """The private key."""
         return read_key(self.path / "server.key")
-
-    @property
-    def enrolment_path(self) -> Path:
-        """All clients: what every node pins."""
-        return self.path / "enrolment.json"
 
     @property
     def enrolment(self) -> Enrolment:
@@ -63,11 +61,6 @@ class ServerHome:
         return enrolment
 
     @property
-    def plan_path(self) -> Path:
-        """The plan of the run that is next, or under way."""
-        return self.path / "plan.toml"
-
-    @property
     def plan(self) -> Plan:
         """Verified."""
         return load_plan(self.plan_path)
@@ -76,11 +69,6 @@ class ServerHome:
     def plan_mark(self) -> str:
         """Of the file as it is: which plan a run's name was made for."""
         return hashlib.sha256(read_content(self.plan_path, "a plan (set one first)")).hexdigest()
-
-    @property
-    def run_name_path(self) -> Path:
-        """The run's name, and its plan's mark."""
-        return self.path / "run.json"
 
     @property
     def run_name(self) -> str:
@@ -101,17 +89,7 @@ class ServerHome:
     def settings(self) -> DeploymentSettings:
         """As the operator wrote them."""
         path = self.path / "settings.toml"
-        return settings_from_toml(read_toml(path), source=str(path)) if path.is_file() else DeploymentSettings()
-
-    @property
-    def ledger_path(self) -> Path:
-        """The ledger."""
-        return self.path / "ledger"
-
-    @property
-    def run_path(self) -> Path:
-        """The run folder."""
-        return self.path / "run"
+        return read_settings(DeploymentSettings, path) if path.is_file() else DeploymentSettings()
 
     def log(self, text: str) -> None:
         """For the operator only (0600): it names clients whose answers were not used, and so some of a sample."""
@@ -122,7 +100,7 @@ def make_server_home(path: str | Path, *, settings: DeploymentSettings | None = 
     """A new server home, with a key of its own."""
     path = Path(path)
     new_home(path, key_name="server.key")
-    content = settings_to_toml(settings or DeploymentSettings()).encode()
-    write_whole(path / "settings.toml", content, private=True, durable=True)
+    stated = {name: value for name, value in vars(settings or DeploymentSettings()).items() if value is not None}
+    write_whole(path / "settings.toml", tomli_w.dumps(stated).encode(), private=True, durable=True)
     write_whole(path / "server.key", secrets.token_bytes(KEY_BYTES), private=True, durable=True)
     return ServerHome(path)

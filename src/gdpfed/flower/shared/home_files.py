@@ -1,4 +1,4 @@
-"""Files in a home: keys that only their owner reads, and a log that cannot fill the disk.
+"""Files in a home: settings, keys that only their owner reads, and a log that cannot fill the disk.
 
 Place: under the server's home and the nodes' homes.
 """
@@ -6,13 +6,16 @@ Place: under the server's home and the nodes' homes.
 import datetime
 import logging
 from pathlib import Path
+from typing import TypeVar
 
+from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import private_opener
 from gdpfed.secure.primitives import KEY_BYTES
 
-__all__ = ["append_log", "new_home", "read_content", "read_key"]
+__all__ = ["append_log", "new_home", "read_content", "read_key", "read_settings"]
 
+T = TypeVar("T")
 _LARGEST_LOG = 4 << 20
 _LOGGER = logging.getLogger("gdpfed.flower")
 
@@ -23,6 +26,11 @@ def read_content(path: Path, what: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"expected {what} at {str(path)!r}: {error.strerror or error}") from None
+
+
+def read_settings(cls: type[T], path: Path) -> T:
+    """A TOML file as a ``cls``."""
+    return from_mapping(cls, parse_toml(read_toml(path), source=str(path)), source=str(path))
 
 
 def read_key(path: Path) -> bytes:

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml
@@ -24,10 +25,6 @@ __all__ = ["Terms"]
 
 _FORMAT = 2
 _LARGEST = 1 << 22
-_FIELDS = {
-    "gdpfed": str, "format": int, "run": str, "plan": str, "dropout_rate": float, "colluding_fraction": float,
-    "complete_up_to": int, "enrolment": str, "num_params": int, "test_seed": int | None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,22 +85,16 @@ class Terms:
     def decode(content: bytes) -> "Terms":
         """From `encode`."""
         try:
-            read = json.loads(content) if len(content) <= _LARGEST else None
-        except (ValueError, RecursionError):
-            read = None
-        if not isinstance(read, dict) or set(read) != set(_FIELDS):
-            raise InputError(f"expected terms with {', '.join(sorted(_FIELDS))}, got something else")
-        for name, kind in _FIELDS.items():
-            if isinstance(read[name], bool) or not isinstance(read[name], kind):
-                raise InputError(f"expected another type of {name!r} in the terms")
-        if read.pop("gdpfed") != "terms" or read.pop("format") != _FORMAT:
-            raise InputError(f"expected terms of format {_FORMAT}, got something else")
-        try:
-            read["enrolment"] = bytes.fromhex(read["enrolment"])
-        except ValueError:
-            raise InputError("expected the enrolment's digest in hexadecimal") from None
-        terms = Terms(**read)
-        if terms.encode() != content:
+            fields = json.loads(content) if len(content) <= _LARGEST else {}
+            if (fields.pop("gdpfed"), fields.pop("format")) != ("terms", _FORMAT):
+                raise InputError(f"expected terms of format {_FORMAT}, got something else")
+            terms = from_mapping(Terms, {**fields, "enrolment": bytes.fromhex(fields["enrolment"])}, source="the terms")
+            is_same = terms.encode() == content
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise InputError("expected the terms of a run as JSON, got something else") from None
+        if not is_same:
             raise InputError("expected terms as this version writes them, got another spelling")
         return terms
 
