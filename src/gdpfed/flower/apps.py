@@ -16,7 +16,6 @@ Guarantees (tests of the same name):
   the_server_cannot_choose_a_home   a node's home is its owner's choice alone; without one it answers nothing.
 """
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -71,12 +70,7 @@ def _node_home(context: Context) -> NodeHome:
     return NodeHome(str(home))
 
 
-def client_app(
-    *,
-    model: Any,
-    data: Callable[[Context], Any],
-    train: Callable[[Any, Any, Context], Any],
-) -> ClientApp:
+def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[Any, Any, Context], Any]) -> ClientApp:
     """A ClientApp that takes part in secure, private rounds with a user's training function."""
     app = ClientApp()
 
@@ -103,9 +97,7 @@ def client_app(
             try:
                 packet = asked(home, stage, message, context)
             except Exception as error:  # what a user's functions raise would be sent to the server
-                # A full disk must not become an error message to the server.
-                with contextlib.suppress(OSError):
-                    home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
+                home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
                 packet = b""
             stop_here(f"node-{stage}-answered")
             return Message(record_of(packet), reply_to=message)

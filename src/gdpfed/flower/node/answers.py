@@ -21,7 +21,6 @@ Guarantees (tests of the same name):
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
 
-import contextlib
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -68,15 +67,10 @@ class Node:
                 raise InputError("expected a known stage, got another")
             return dict(zip(STAGES, answers, strict=True))[stage](content)
         except GdpfedError as error:
-            self._note(f"refused {stage}: {error}")
+            self._home.log(f"refused {stage}: {error}")
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
-            self._note(f"failed at {stage}: {type(error).__name__}")
+            self._home.log(f"failed at {stage}: {type(error).__name__}")
         return b""
-
-    def _note(self, text: str) -> None:
-        # A full disk must not turn a refusal into an error message to the server.
-        with contextlib.suppress(OSError):
-            self._home.log(text)
 
     # announce
 
@@ -95,11 +89,7 @@ class Node:
 
     def _standing(self, ledger: OwnLedger, enrolment: Enrolment, nonce: bytes) -> Standing:
         return Standing(
-            client=self._number(enrolment),
-            nonce=nonce,
-            node=self._node_id,
-            num_rows=ledger.num_rows,
-            head=ledger.head,
+            client=self._number(enrolment), nonce=nonce, node=self._node_id, num_rows=ledger.num_rows, head=ledger.head
         ).signed_by(self._home.identity)
 
     def _number(self, enrolment: Enrolment) -> int:
@@ -254,10 +244,12 @@ class Node:
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
         except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
-            self._note(f"training failed with {type(error).__name__}: an update of zero is sent")
+            self._home.log(f"training failed with {type(error).__name__}: an update of zero is sent")
             return nothing
         if trained.shape != parameters.shape:
-            self._note(f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent")
+            self._home.log(
+                f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent"
+            )
             return nothing
         return trained - parameters.astype(np.float64)
 

@@ -15,6 +15,7 @@ Guarantees (tests of the same name):
   another_enrolment_needs_the_owner   a pinned enrolment or server key changes only by ``renew=True``.
 """
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,36 +106,37 @@ class NodeHome:
     @property
     def server(self) -> bytes | None:
         """The pinned public key of the server."""
-        path = self.path / "server.pub"
-        if not path.is_file():
-            return None
-        try:
-            key = bytes.fromhex(path.read_text(encoding="ascii").strip())
-        except ValueError:
-            key = b""
-        if len(key) != KEY_BYTES:
-            raise InputError(f"expected a public key in hexadecimal in {str(path)!r}: pin the enrolment again")
+        key = self._pinned("server.pub")
+        if key is not None and len(key) != KEY_BYTES:
+            raise InputError(f"expected a public key in server.pub of {str(self.path)!r}: pin the enrolment again")
         return key
 
     @property
     def enrolment(self) -> Enrolment | None:
         """The pinned one, verified when it was pinned."""
-        path, mark = self.path / "enrolment.json", self.path / "enrolment.sha256"
-        if not path.is_file() or not mark.is_file():
+        path, pinned = self.path / "enrolment.json", self._pinned("enrolment.sha256")
+        if not path.is_file() or pinned is None:
             return None
-        hexadecimal = read_content(mark, "a hash").decode("ascii", "replace").strip()
-        try:
-            pinned = bytes.fromhex(hexadecimal)
-        except ValueError:
-            raise PrivacyError(f"{str(mark)!r} is damaged: restore it, or pin the enrolment with renew") from None
         enrolment = enrolment_from_json(read_content(path, "an enrolment"), pinned=pinned)
         if enrolment.digest != pinned:
             raise PrivacyError(f"{str(path)!r} is not the enrolment that was pinned: restore it, or pin it with renew")
         return enrolment
 
+    def _pinned(self, name: str) -> bytes | None:
+        """Bytes in hexadecimal: None without the file, and none at all if it is damaged."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            return bytes.fromhex(path.read_text(encoding="ascii", errors="replace").strip())
+        except ValueError:
+            return b""
+
     def log(self, text: str) -> None:
         """For the owner; never about data or keys."""
-        append_log(self.path / "node.log", text)
+        # A full disk must not turn a refusal into an error message to the server.
+        with contextlib.suppress(OSError):
+            append_log(self.path / "node.log", text)
 
 
 def make_node_home(

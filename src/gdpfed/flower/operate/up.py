@@ -85,11 +85,7 @@ class Federation:
 
 
 def prepare(
-    folder: Path,
-    settings: UpSettings,
-    *,
-    app: Path | None = None,
-    deployment: DeploymentSettings | None = None,
+    folder: Path, settings: UpSettings, *, app: Path | None = None, deployment: DeploymentSettings | None = None
 ) -> Federation:
     """Makes keys, homes, data and a plan in ``folder``, as an operator and the clients do before the first run.
 

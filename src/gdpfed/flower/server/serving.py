@@ -30,7 +30,7 @@ def serve(
         grid,
         enrolment=enrolment,
         settings=home.settings,
-        take_standing=lambda client, content, nonce: standings.take(client, content, nonce=nonce),
+        take_standing=standings.take,
         log=home.log,
         events=events,
     )

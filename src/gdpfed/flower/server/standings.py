@@ -32,7 +32,7 @@ class Standings:
             except (ValueError, AttributeError, TypeError, GdpfedError):
                 raise InputError(f"{str(path)!r} is damaged: restore it, or delete it") from None
 
-    def take(self, client: int, content: bytes, *, nonce: bytes) -> Standing | None:
+    def take(self, client: int, content: bytes, nonce: bytes) -> Standing | None:
         """Keeps a standing that its client signed for this nonce; None if it did not."""
         public = self._enrolment.directory.clients.get(client)
         try:

@@ -13,16 +13,8 @@ except ModuleNotFoundError:
     raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
 
 __all__ = [
-    "ClientApp",
-    "Context",
-    "Grid",
-    "Message",
-    "RecordDict",
-    "ServerApp",
-    "message_type",
-    "packet_in",
-    "record_of",
-]
+    "ClientApp", "Context", "Grid", "Message", "RecordDict", "ServerApp", "message_type", "packet_in", "record_of"
+]  # fmt: skip
 
 _RECORD, _PACKET = "gdpfed", "packet"
 

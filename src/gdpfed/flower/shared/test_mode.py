@@ -38,11 +38,7 @@ def randomness_for(session: Session, *, client: int, test_seed: int | None) -> R
     if test_seed is None:
         return SystemRandomness()
     return SimulatedRandomness(
-        seed=test_seed,
-        round_number=session.round_number,
-        client=client,
-        place=session.place,
-        attempt=session.attempt,
+        seed=test_seed, round_number=session.round_number, client=client, place=session.place, attempt=session.attempt
     )
 
 
