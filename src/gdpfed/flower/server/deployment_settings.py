@@ -7,14 +7,14 @@ that the server signs; the rest is the server's own business.
 from dataclasses import dataclass
 
 from gdpfed.errors import InputError
+from gdpfed.flower.shared.terms import StatedTolerance
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
-from gdpfed.secure.noise_shares import Tolerance
 
 __all__ = ["DeploymentSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeploymentSettings:
+class DeploymentSettings(StatedTolerance):
     """Seconds are how long the server waits for the answers of a stage; who answers later is lost.
 
     ``dropout_rate``, ``colluding_fraction`` and ``complete_up_to`` are what every cohort must stand
@@ -41,7 +41,7 @@ class DeploymentSettings:
     test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        _ = self.tolerance
+        super().__post_init__()
         for name in ("start", "announce", "keys", "shares", "input", "agree", "reveal", "poll"):
             value = getattr(self, f"{name}_seconds")
             if not 0 < value < 1e7:
@@ -53,15 +53,6 @@ class DeploymentSettings:
             raise InputError(f"expected 0 <= min_online <= 1, got min_online={self.min_online}")
         if self.test_seed is not None and self.test_seed < 0:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """What every cohort must stand."""
-        return Tolerance(
-            dropout_rate=self.dropout_rate,
-            colluding_fraction=self.colluding_fraction,
-            complete_up_to=self.complete_up_to,
-        )
 
     def seconds(self, stage: str) -> float:
         """How long the answers of a stage may take."""

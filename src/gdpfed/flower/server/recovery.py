@@ -46,27 +46,27 @@ class KeptSums:
     def __init__(self, folder: Path, round_number: int) -> None:
         self._folder, self._round = folder, round_number
 
-    def _path(self, place: int) -> Path:
-        return self._folder / f"released-{self._round}-{place}.sum"
+    def _path(self, sum_index: int) -> Path:
+        return self._folder / f"released-{self._round}-{sum_index}.sum"
 
-    def keep(self, place: int, kept: KeptSum) -> None:
+    def keep(self, sum_index: int, kept: KeptSum) -> None:
         """Durable when this returns."""
         content = kept.total.astype("<u4").tobytes()
         head = {
             "round": self._round,
-            "place": place,
+            "place": sum_index,
             "attempts": dict(kept.attempts),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        write_whole(self._path(place), json.dumps(head).encode() + b"\n" + content, private=True, durable=True)
+        write_whole(self._path(sum_index), json.dumps(head).encode() + b"\n" + content, private=True, durable=True)
 
-    def find(self, place: int) -> KeptSum | None:
+    def find(self, sum_index: int) -> KeptSum | None:
         """What was kept of a sum; None if nothing was."""
-        path = self._path(place)
+        path = self._path(sum_index)
         if not path.is_file():
             return None
         head, _, content = path.read_bytes().partition(b"\n")
-        expected = {"round": self._round, "place": place, "sha256": hashlib.sha256(content).hexdigest()}
+        expected = {"round": self._round, "place": sum_index, "sha256": hashlib.sha256(content).hexdigest()}
         try:
             stated = json.loads(head)
             attempts = {str(group): int(attempt) for group, attempt in stated.pop("attempts").items()}

@@ -21,32 +21,21 @@ from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
 from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
 
-__all__ = ["Terms"]
+__all__ = ["StatedTolerance", "Terms"]
 
 _FORMAT = 2
 _LARGEST = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+class StatedTolerance:
+    """What every cohort must stand (`secure.noise_shares.Tolerance`), in the server's settings and in its terms."""
 
-    run: str
-    plan: str
     dropout_rate: float
     colluding_fraction: float
     complete_up_to: int
-    enrolment: bytes
-    num_params: int
-    test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < len(self.run) <= 200 and self.run.isprintable()):
-            raise InputError("expected a printable name of the run of up to 200 characters")
-        if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
-            raise InputError("expected the enrolment's digest and the number of parameters")
-        if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
-            raise InputError("expected test_seed >= 0")
         _ = self.tolerance
 
     @property
@@ -57,6 +46,26 @@ class Terms:
             colluding_fraction=self.colluding_fraction,
             complete_up_to=self.complete_up_to,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms(StatedTolerance):
+    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+
+    run: str
+    plan: str
+    enrolment: bytes
+    num_params: int
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < len(self.run) <= 200 and self.run.isprintable()):
+            raise InputError("expected a printable name of the run of up to 200 characters")
+        if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
+            raise InputError("expected the enrolment's digest and the number of parameters")
+        if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
+            raise InputError("expected test_seed >= 0")
 
     def verified_plan(self) -> Plan:
         """The plan, every epsilon of it computed again here."""
