@@ -66,6 +66,15 @@ def test_mutated_enrolments_are_refused(data: st.DataObject) -> None:
     assert found == ENROLMENT
 
 
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf"), True, "1", None, [1.0]])
+def test_a_budget_is_a_number(number: object) -> None:
+    for name in ("epsilon", "delta"):
+        content = json.loads(ENROLMENT.as_json())
+        content["clients"][0][name] = number
+        with pytest.raises(InputError):
+            enrolment_from_json(json.dumps(content))
+
+
 def test_keys_are_private(tmp_path: Path) -> None:
     make_server_home(tmp_path / "server")
     make_node_home(tmp_path / "node", epsilon=1.0, delta=1e-5)

@@ -1,6 +1,6 @@
 """The secrets of a client between two stages, on a node's disk: loaded once, then gone.
 
-Place: under `node.Node`, in the home's folder `sessions`. Flower starts a process for each message, so that what a
+Place: under `answers.Node`, in the home's folder `sessions`. Flower starts a process for each message, so that what a
 client remembers must lie somewhere. A saved state is claimed by renaming it, which works for one process once; the
 claim is on the disk before the state is used. A message that was refused changed nothing, and gives the state back.
 

@@ -13,7 +13,6 @@ Guarantees (tests of the same name):
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,10 +82,10 @@ class Announcement:
             raise InputError(f"expected a printable name of up to {_LONGEST_NAME} characters")
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"expected {name} to be a number for client {self.name!r}")
-        check_epsilon(float(self.epsilon), field=f"epsilon of {self.name!r}")
-        check_delta(float(self.delta), field=f"delta of {self.name!r}")
+        check_epsilon(self.epsilon, field=f"epsilon of {self.name!r}")
+        check_delta(self.delta, field=f"delta of {self.name!r}")
 
     def _content(self) -> dict[str, Any]:
         return {

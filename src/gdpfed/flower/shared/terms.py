@@ -101,7 +101,7 @@ class Terms(StatedTolerance):
             is_same = terms.encode() == content
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise InputError("expected the terms of a run as JSON, got something else") from None
         if not is_same:
             raise InputError("expected terms as this version writes them, got another spelling")
