@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
 from gdpfed.flower.node.answers import Node
-from gdpfed.flower.node.node_home import NodeHome, make_node_home
+from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
 from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
 from gdpfed.flower.operate.between_runs import enrol
@@ -262,18 +262,19 @@ def test_a_node_that_went_on_from_an_old_copy_notices(tmp_path: Path) -> None:
     announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=DELTA)
     home = NodeHome(tmp_path / "node")
     made = enrol(make_server_home(tmp_path / "server").path, [announced])
+    pin(home.path, made.as_json())
     node = Node(home, node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     event = {"group": 0, "noise_multiplier": 9.0, "sampling_rate": 0.5, "num_rounds": 2, "cap": 2}
     shown = {}
     with OwnLedger(home) as ledger:
         for name in ("a", "b"):
             ledger._write("join", {"terms": name, "run": name, **event, "epsilon": 1.0, "delta": DELTA})
-            shown[name] = node._standing(ledger, made, bytes(32))
-            node._check_witness(shown[name].encode(), ledger, made)
-        node._check_witness(shown["a"].encode(), ledger, made)
+            shown[name] = node._standing(ledger, bytes(32))
+            node._check_witness(shown[name].encode(), ledger)
+        node._check_witness(shown["a"].encode(), ledger)
         other = replace(shown["b"], head=shown["a"].head).signed_by(home.identity)
         with pytest.raises(PrivacyError, match="went on from an old copy"):
-            node._check_witness(other.encode(), ledger, made)
+            node._check_witness(other.encode(), ledger)
 
 
 def test_a_restarted_node_counts_on(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ Guarantees (tests of the same name):
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,10 @@ Trainer = Callable[[Vector, int], NDArray[Any]]
 
 
 class Node:
-    """One node; ``node_id`` is the transport's number of it, ``num_params`` the size of its own model."""
+    """One node, for one message: what it reads of its home it reads once.
+
+    ``node_id`` is the transport's number of it, ``num_params`` the size of its own model.
+    """
 
     def __init__(self, home: NodeHome, *, node_id: int, num_params: int, train: Trainer) -> None:
         self._home = home
@@ -79,25 +83,26 @@ class Node:
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
         # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
-        known = self._enrolment()
-        if text.decode("utf-8", "replace") != known.as_json():
+        if text.decode("utf-8", "replace") != self._enrolment.as_json():
             raise PrivacyError(
                 "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
             )
         with OwnLedger(self._home) as ledger:
-            return pack("announce", self._standing(ledger, known, nonce).encode())
+            return pack("announce", self._standing(ledger, nonce).encode())
 
-    def _standing(self, ledger: OwnLedger, enrolment: Enrolment, nonce: bytes) -> Standing:
+    def _standing(self, ledger: OwnLedger, nonce: bytes) -> Standing:
         return Standing(
-            client=self._number(enrolment), nonce=nonce, node=self._node_id, num_rows=ledger.num_rows, head=ledger.head
+            client=self._number, nonce=nonce, node=self._node_id, num_rows=ledger.num_rows, head=ledger.head
         ).signed_by(self._home.identity)
 
-    def _number(self, enrolment: Enrolment) -> int:
-        number = enrolment.number_of(signing_public(self._home.identity))
+    @functools.cached_property
+    def _number(self) -> int:
+        number = self._enrolment.number_of(signing_public(self._home.identity))
         if number is None:
             raise PrivacyError("the pinned enrolment does not list this node's key")
         return number
 
+    @functools.cached_property
     def _enrolment(self) -> Enrolment:
         enrolment = self._home.enrolment
         if enrolment is None:
@@ -110,25 +115,24 @@ class Node:
 
     def _keys(self, content: bytes) -> bytes:
         signed, encoded, witness = unpack(content, stage="keys", num_parts=3)
-        enrolment = self._enrolment()
-        terms = Terms.opened(signed, server=enrolment.server)
+        terms = Terms.opened(signed, server=self._enrolment.server)
         session = _session(encoded)
-        self._check_terms(terms, session, enrolment)
+        self._check_terms(terms, session)
         with OwnLedger(self._home) as ledger:
-            self._check_witness(witness, ledger, enrolment)
-            run = ledger.run(terms) or self._join(ledger, terms, enrolment)
+            self._check_witness(witness, ledger)
+            run = ledger.run(terms) or self._join(ledger, terms)
             budget = self._home.budget
             ledger.check_budget(budget)
             ledger.check_input(run, budget)
-            client = self._client(terms, session, enrolment, run)
+            client = self._client(terms, session, run)
             ledger.begin(run, _position(session))
             # Only now: a message that is refused must not end the session that is under way.
             self._sessions.forget()
             self._keep(session, "shares", signed, client)
-            return pack("keys", client.advertise(), self._standing(ledger, enrolment, session.digest()).encode())
+            return pack("keys", client.advertise(), self._standing(ledger, session.digest()).encode())
 
-    def _check_terms(self, terms: Terms, session: Session, enrolment: Enrolment) -> None:
-        if terms.enrolment != enrolment.digest:
+    def _check_terms(self, terms: Terms, session: Session) -> None:
+        if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
             raise PrivacyError(
@@ -149,12 +153,12 @@ class Node:
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 
-    def _check_witness(self, witness: bytes, ledger: OwnLedger, enrolment: Enrolment) -> None:
+    def _check_witness(self, witness: bytes, ledger: OwnLedger) -> None:
         """The server shows what this node last signed; without it (or with an honest copy of less) nothing follows."""
         if not witness:
             return
         signed = Standing.decode(witness)
-        if not signed.is_signed_by(enrolment.directory.clients[self._number(enrolment)]):
+        if not signed.is_signed_by(self._enrolment.clients[self._number].identity):
             raise PrivacyError("the server shows a standing that this node did not sign")
         if signed.num_rows > ledger.num_rows:
             raise PrivacyError(
@@ -168,24 +172,23 @@ class Node:
                 f"an old copy; enrol the node anew with what budget is left"
             )
 
-    def _join(self, ledger: OwnLedger, terms: Terms, enrolment: Enrolment) -> JoinedRun:
+    def _join(self, ledger: OwnLedger, terms: Terms) -> JoinedRun:
         plan = terms.verified_plan()
         if not plan.is_private:
             raise PrivacyError(f"{plan.method} has no privacy: this node's budget is finite")
-        group = int(assign(plan, enrolment.budgets)[self._number(enrolment)])
+        group = int(assign(plan, self._enrolment.budgets)[self._number])
         return ledger.join(terms, plan, group, self._home.budget)
 
-    def _client(self, terms: Terms, session: Session, enrolment: Enrolment, run: JoinedRun) -> SecureClient:
-        number = self._number(enrolment)
+    def _client(self, terms: Terms, session: Session, run: JoinedRun) -> SecureClient:
         return SecureClient(
             session=session,
             planned=_planned(terms, session, run),
             group=run.group,
-            client=number,
+            client=self._number,
             identity=self._home.identity,
-            directory=enrolment.directory,
+            directory=self._enrolment.directory,
             tolerance=terms.tolerance,
-            randomness=randomness_for(session, client=number, test_seed=terms.test_seed),
+            randomness=randomness_for(session, client=self._number, test_seed=terms.test_seed),
         )
 
     def _keep(self, session: Session, stage: str, signed: bytes, client: SecureClient) -> None:
@@ -193,14 +196,13 @@ class Node:
         self._sessions.keep(session.digest(), stage, saved)
 
     def _loaded(self, saved: Saved, ledger: OwnLedger) -> tuple[SecureClient, Session, JoinedRun]:
-        enrolment = self._enrolment()
-        terms = Terms.opened(saved.terms, server=enrolment.server)
+        terms = Terms.opened(saved.terms, server=self._enrolment.server)
         check_test_mode(terms.test_seed, is_allowed=self._home.budget.allow_test_mode)
         session = _session(saved.session)
         run = ledger.run(terms)
         if run is None or run.last != _position(session):
             raise PrivacyError("expected the session that this node's ledger has as its last")
-        client = self._client(terms, session, enrolment, run)
+        client = self._client(terms, session, run)
         client.load(saved.client)
         return client, session, run
 
