@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import gdpfed
-from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.operate.processes import LocalFlower
 from gdpfed.flower.operate.up import Federation, UpSettings, prepare, start
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ def measured(num_params: int, rounds: int) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-bench-"))
     federation = prepare(folder, UpSettings(nodes=NODES, rounds=rounds, method="gdpfed", participation=1.0))
     rows = []
-    with Deployment(folder) as deployment:
+    with LocalFlower(folder) as deployment:
         start(federation, deployment)
         for name in CONTESTANTS:
             rows.append(_run(name, num_params, rounds, federation, deployment))
@@ -99,15 +99,15 @@ def measured(num_params: int, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(name: str, num_params: int, rounds: int, federation: Federation, deployment: Deployment) -> dict[str, Any]:
+def _run(name: str, num_params: int, rounds: int, federation: Federation, deployment: LocalFlower) -> dict[str, Any]:
     app = federation.folder / f"bench-{name}"
     shutil.copytree(HERE / "flower_app", app, ignore=shutil.ignore_patterns("__pycache__"))
     (app / "pyproject.toml").write_text(_PROJECT.format(name=name))
     result, timings = app / "exchanges.jsonl", app / "timings"
     timings.mkdir()
-    settings = f'num-params={num_params} rounds={rounds} result="{result}" timings="{timings}"'
+    config = {"gdpfed-home": federation.home.path, "num-params": num_params, "rounds": rounds}
     load = os.getloadavg()[0]
-    run = deployment.submit(app, home=federation.home.path, settings=settings)
+    run = deployment.submit(app, {**config, "result": result, "timings": timings})
     while not (status := deployment.status(run)).startswith("finished"):
         time.sleep(5)
     if status != "finished:completed":

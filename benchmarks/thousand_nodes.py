@@ -33,8 +33,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from gdpfed.flower import client_app, server_app
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-from gdpfed.flower.shared.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.flower.node.node_home import make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, set_plan
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.settings import PlanSettings

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gdpfed.flower.node.answers import Node
-from gdpfed.flower.node.own_ledger import Spend
-from gdpfed.flower.shared.homes import NodeBudget, NodeHome, server_allowance
+from gdpfed.flower.node.node_home import NodeBudget, NodeHome, server_allowance
+from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.wire import pack
 from gdpfed.planning.plan import Plan, guaranteed
@@ -72,8 +72,8 @@ def test_a_plan_that_promises_nothing_is_refused(tmp_path: Path) -> None:
     with without_a_limit():
         assert asked_for_keys(federation, plan) == b""
     assert "delta" in federation.node_log(VICTIM)
-    with Spend(federation.node(VICTIM)) as spend:
-        assert not spend.runs
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        assert not ledger.runs
     # Teeth: without both defences the node gives its keys, and would send its update with next to no noise.
     with without_the_rule(), without_a_limit():
         assert asked_for_keys(federation, plan) != b""

@@ -13,11 +13,12 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.server.deployment import Fault
-from gdpfed.flower.server.serving import serve
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, set_plan
+from gdpfed.flower.server.deployment import Fault, serve
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.flower.shared.enrolment import Enrolment
-from gdpfed.flower.shared.homes import NodeHome, ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan

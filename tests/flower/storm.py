@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdpfed.flower.node.own_ledger import Spend
-from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.node.own_ledger import OwnLedger
+from gdpfed.flower.operate.processes import LocalFlower
 from gdpfed.flower.operate.progress import EventReader
 from gdpfed.flower.operate.up import Federation, UpSettings, prepare, start, start_node, submit
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-from gdpfed.flower.shared.events import EVENTS
-from gdpfed.flower.shared.homes import NodeHome
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import EVENTS
 from gdpfed.ledger.book import Ledger
 from gdpfed.runs.folder import open_run
 
@@ -46,7 +46,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from gdpfed.flower.server.transport import packet_in, record_of
+from gdpfed.flower.shared.carrier import packet_in, record_of
 
 
 class Lying(ClientApp):
@@ -182,7 +182,7 @@ class Storm:
         self, say: Callable[[str], None], outcomes: list[Outcome], *, is_calm_at_the_end: bool = True
     ) -> list[Outcome]:
         """Runs through all faults and one round without; ``outcomes`` gets what happened in each, as it happens."""
-        with Deployment(self.folder) as deployment:
+        with LocalFlower(self.folder) as deployment:
             deployment.environment["GDPFED_FLOWER_TEST_MODE"] = "1"
             deployment.environment["GDPFED_FLOWER_STOP_AT"] = f"@{self.stops}"
             start(self.federation, deployment)
@@ -215,7 +215,7 @@ class Storm:
         rounds = [event["round"] for event in begun if event["event"] == "begin"]
         return bool(rounds) and rounds[-1] == number and begun[-1].get("stage") == stage
 
-    def _await(self, deployment: Deployment, holds: Callable[[], bool]) -> None:
+    def _await(self, deployment: LocalFlower, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _ROUND_SECONDS
         while not holds():
             self._look()
@@ -223,7 +223,7 @@ class Storm:
                 raise AssertionError(f"nothing happens: see {deployment.logs}, {self.federation.home.path}")
             time.sleep(0.05)
 
-    def _suffer(self, number: int, fault: Fault, deployment: Deployment) -> None:
+    def _suffer(self, number: int, fault: Fault, deployment: LocalFlower) -> None:
         """Kills and brings back, or lets a node lie, and waits for the end of the round."""
         assert deployment.superlink is not None
         if fault.lie:
@@ -255,7 +255,7 @@ class Storm:
             start_node(self.federation, deployment, fault.victim)
             deployment.await_connected([fault.victim])
 
-    def _server_apps(self, deployment: Deployment) -> list[int]:
+    def _server_apps(self, deployment: LocalFlower) -> list[int]:
         return [] if deployment.superlink is None else deployment.superlink.find("flwr-serverapp")
 
     # What must hold.
@@ -302,7 +302,7 @@ class Storm:
                 found.append(f"{group.name} spent {spent} of {group.epsilon}")
         for name in self.federation.nodes:
             home = NodeHome(self.federation.node_home(name))
-            with Spend(home) as own:
+            with OwnLedger(home) as own:
                 own.check_budget(home.budget)
                 for joined in own.runs.values():
                     if joined.sent > joined.cap:

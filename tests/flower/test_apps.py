@@ -20,7 +20,8 @@ from torch import nn
 import gdpfed.flower
 from gdpfed.errors import InputError, MissingExtraError, PrivacyError
 from gdpfed.flower.apps import client_app, server_app
-from gdpfed.flower.server.transport import GridTransport, packet_in, record_of
+from gdpfed.flower.server.transport import GridTransport
+from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
@@ -153,7 +154,7 @@ def test_a_node_without_a_home_is_told(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level("ERROR", logger="gdpfed.flower"):
         answer = app(Message(RecordDict(), dst_node_id=1, message_type="train.keys"), context)
     assert packet_in(answer) == b""
-    assert "expected --node-config 'gdpfed-home" in caplog.text
+    assert "expected gdpfed-home in the node's configuration" in caplog.text
     with pytest.raises(InputError, match="gdpfed-home"):
         server_app(model=[np.zeros(2)])(InProcessGrid({}), context)
 
@@ -270,13 +271,13 @@ def test_a_missing_flower_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
         return found(name, *rest, **more)
 
-    for name in [
-        name for name in sys.modules if name.startswith(("gdpfed.flower.apps", "gdpfed.flower.server.transport"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in ("gdpfed.flower.apps", "gdpfed.flower.shared.carrier", "gdpfed.flower.server.transport"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delattr(gdpfed.flower, "apps", raising=False)
+    monkeypatch.delattr(gdpfed.flower.shared, "carrier", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"pip install 'gdpfed\[flower\]'"):
         importlib.import_module("gdpfed.flower.apps")
     # Homes need no Flower.
-    importlib.import_module("gdpfed.flower.shared.homes")
+    for name in ("node.node_home", "server.server_home", "operate.between_runs"):
+        importlib.import_module(f"gdpfed.flower.{name}")

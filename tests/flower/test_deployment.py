@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.server.transport import packet_in
-from gdpfed.flower.shared.homes import set_plan
+from gdpfed.flower.operate.between_runs import set_plan
+from gdpfed.flower.shared.carrier import packet_in
 from gdpfed.flower.shared.wire import unpack
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.verify import verify_ledger

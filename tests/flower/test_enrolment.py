@@ -11,21 +11,14 @@ from hypothesis import strategies as st
 
 from gdpfed.cli import main
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
+from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, give_up, set_plan
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
-from gdpfed.flower.shared.homes import (
-    NodeHome,
-    ServerHome,
-    enrol,
-    give_up,
-    make_node_home,
-    make_server_home,
-    pin,
-    set_plan,
-)
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.status import run_status
-from tests.flower.federations import DELTA, Federation, plan_for
+from tests.flower.federations import Federation, plan_for
 from tests.flower.test_wire import mutated
 
 SERVER = bytes([9]) * 32
@@ -71,6 +64,15 @@ def test_mutated_enrolments_are_refused(data: st.DataObject) -> None:
         return
     # White space may differ, nothing else.
     assert found == ENROLMENT
+
+
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf"), True, "1", None, [1.0]])
+def test_a_budget_is_a_number(number: object) -> None:
+    for name in ("epsilon", "delta"):
+        content = json.loads(ENROLMENT.as_json())
+        content["clients"][0][name] = number
+        with pytest.raises(InputError):
+            enrolment_from_json(json.dumps(content))
 
 
 def test_keys_are_private(tmp_path: Path) -> None:
@@ -215,18 +217,19 @@ def test_a_run_is_given_up_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureF
         give_up(home.path)
 
 
-def test_settings_are_a_file() -> None:
+def test_settings_are_a_file(tmp_path: Path) -> None:
     made = DeploymentSettings(dropout_rate=0.2, input_seconds=7.0)
-    assert settings_from_toml(settings_to_toml(made), source="x") == made
+    home = make_server_home(tmp_path, settings=made)
+    assert home.settings == made
     with pytest.raises(InputError, match="keys_seconds"):
         DeploymentSettings(keys_seconds=0.0)
+    (tmp_path / "settings.toml").write_text("dropout = 0.1")
     with pytest.raises(InputError, match="did you mean 'dropout_rate'"):
-        settings_from_toml("dropout = 0.1", source="x")
-    assert DELTA > 0
+        _ = home.settings
 
 
 def test_a_log_is_bounded_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdpfed.flower.shared.homes._LARGEST_LOG", 1000)
+    monkeypatch.setattr("gdpfed.flower.shared.home_files._LARGEST_LOG", 1000)
     make_node_home(tmp_path, epsilon=1.0, delta=1e-5, name="x")
     home = NodeHome(tmp_path)
     for _ in range(100):

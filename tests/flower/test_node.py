@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
 from gdpfed.flower.node.answers import Node
-from gdpfed.flower.node.own_ledger import Spend
+from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
+from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
-from gdpfed.flower.server.transport import packet_in, record_of
-from gdpfed.flower.shared.homes import NodeHome, enrol, make_node_home, make_server_home
+from gdpfed.flower.operate.between_runs import enrol
+from gdpfed.flower.server.server_home import make_server_home
+from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.wire import STAGES, pack, unpack
 from gdpfed.secure.session import Session
 from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
@@ -79,9 +81,9 @@ def test_a_plan_above_the_budget_is_refused(tmp_path: Path) -> None:
     lower_budget(federation.node(VICTIM), epsilon=0.5)
     federation.serve()
     only_the_victim_complains(federation, "this node allows 0.5")
-    with Spend(federation.node(VICTIM)) as spend:
-        assert not spend.runs
-        assert spend.precision == 0
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        assert not ledger.runs
+        assert ledger.precision == 0
 
 
 def test_a_different_model_is_refused(tmp_path: Path) -> None:
@@ -180,10 +182,10 @@ def test_a_new_session_ends_a_training_that_takes_too_long(tmp_path: Path) -> No
 
     def slow(model: Any, data: int, context: Context) -> Any:
         if data == VICTIM and not later:
-            with Spend(federation.node(VICTIM)) as spend:
-                (run,) = spend.runs.values()
+            with OwnLedger(federation.node(VICTIM)) as ledger:
+                (run,) = ledger.runs.values()
                 later["begun"] = b"x"
-                spend.begin(run, round_number=run.last[0], attempt=run.last[1] + 1)
+                ledger.begin(run, (run.last[0], run.last[1] + 1))
             SavedSessions(federation.node(VICTIM).sessions).forget()
         return train(model, data, context)
 
@@ -244,12 +246,12 @@ def test_a_restored_node_notices(tmp_path: Path) -> None:
 
     with pytest.raises(Killed):
         federation.serve(fault=fault)
-    with Spend(federation.node(VICTIM)) as spend:
-        rows = spend.num_rows
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        rows = ledger.num_rows
     shutil.rmtree(federation.node_path(VICTIM))
     shutil.copytree(copies[0], federation.node_path(VICTIM))
-    with Spend(federation.node(VICTIM)) as spend:
-        assert spend.num_rows < rows
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        assert ledger.num_rows < rows
     federation.serve()
     only_the_victim_complains(federation, "put back to an old copy")
     assert "older ledger than it had" in federation.server_log
@@ -260,18 +262,19 @@ def test_a_node_that_went_on_from_an_old_copy_notices(tmp_path: Path) -> None:
     announced = make_node_home(tmp_path / "node", epsilon=1.0, delta=DELTA)
     home = NodeHome(tmp_path / "node")
     made = enrol(make_server_home(tmp_path / "server").path, [announced])
+    pin(home.path, made.as_json())
     node = Node(home, node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     event = {"group": 0, "noise_multiplier": 9.0, "sampling_rate": 0.5, "num_rounds": 2, "cap": 2}
     shown = {}
-    with Spend(home) as spend:
+    with OwnLedger(home) as ledger:
         for name in ("a", "b"):
-            spend._write("join", {"terms": name, "run": name, **event, "epsilon": 1.0, "delta": DELTA})
-            shown[name] = node._standing(spend, made, bytes(32))
-            node._check_witness(shown[name].encode(), spend, made)
-        node._check_witness(shown["a"].encode(), spend, made)
+            ledger._write("join", {"terms": name, "run": name, **event, "epsilon": 1.0, "delta": DELTA})
+            shown[name] = node._standing(ledger, bytes(32))
+            node._check_witness(shown[name].encode(), ledger)
+        node._check_witness(shown["a"].encode(), ledger)
         other = replace(shown["b"], head=shown["a"].head).signed_by(home.identity)
         with pytest.raises(PrivacyError, match="went on from an old copy"):
-            node._check_witness(other.encode(), spend, made)
+            node._check_witness(other.encode(), ledger)
 
 
 def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
@@ -279,10 +282,10 @@ def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
     federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=3, cap=2)
     federation.serve()
     for number in federation.numbers:
-        with Spend(federation.node(number)) as spend:
-            (run,) = spend.runs.values()
+        with OwnLedger(federation.node(number)) as ledger:
+            (run,) = ledger.runs.values()
             assert run.sent <= run.cap == 2
-            assert run.num_rounds == 3
+            assert run.event.num_rounds == 3
         assert not list(federation.node(number).sessions.iterdir())
 
 
@@ -305,12 +308,12 @@ def test_nothing_is_answered_twice(tmp_path: Path) -> None:
     sent = messages_to(federation, VICTIM)
     assert set(sent) == set(STAGES)
     node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
-    with Spend(federation.node(VICTIM)) as spend:
-        rows = spend.num_rows
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        rows = ledger.num_rows
     for stage in STAGES[1:]:
         assert node.answer(stage, sent[stage]) == b""
-    with Spend(federation.node(VICTIM)) as spend:
-        assert spend.num_rows == rows
+    with OwnLedger(federation.node(VICTIM)) as ledger:
+        assert ledger.num_rows == rows
     assert all(f"refused {stage}" in federation.node_log(VICTIM) for stage in STAGES[1:])
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from gdpfed.cli.flower_display import line, result, watching
 from gdpfed.flower.operate.progress import EventReader, RunProgress, after
-from gdpfed.flower.shared.events import EVENTS as EVENTS_FILE
-from gdpfed.flower.shared.events import events_into
+from gdpfed.flower.server.events import EVENTS as EVENTS_FILE
+from gdpfed.flower.server.events import events_into
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings

@@ -9,7 +9,7 @@ import pytest
 
 from gdpfed.errors import GdpfedError
 from gdpfed.flower.operate.certificates import make_node_key
-from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.operate.processes import LocalFlower
 from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
 pytest.importorskip("flwr")
@@ -35,14 +35,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     app = write_plain_app(work / "app")
     folder = work / "federation"
     keys = {name: make_node_key(folder / name) for name in ("known", "unknown")}
-    with pytest.raises(KeyboardInterrupt), Deployment(folder) as deployment:  # noqa: PT012 - what is left counts
+    with pytest.raises(KeyboardInterrupt), LocalFlower(folder) as deployment:  # noqa: PT012 - what is left counts
         deployment.start_superlink()
         deployment.start_gate()
         deployment.register([keys["known"]])
         for name, public in keys.items():
-            deployment.start_plain_node(name, key=public.with_suffix(".key"), config=f'name="{name}"')
+            deployment.start_node(name, key=public.with_suffix(".key"), config={"name": name})
         deployment.await_connected(["known"])
-        run = deployment.submit(app, settings=f'result="{work / "result.json"}"')
+        run = deployment.submit(app, {"result": work / "result.json"})
         while not deployment.status(run).startswith("finished"):
             time.sleep(0.5)
         told = json.loads((work / "result.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from gdpfed.flower.server.transport import packet_in, record_of
+from gdpfed.flower.shared.carrier import packet_in, record_of
 from tests.flower.federations import Federation, stage_of
 from tests.flower.in_process_grid import Late
 

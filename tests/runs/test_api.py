@@ -137,7 +137,7 @@ def test_another_library_run_is_refused(tmp_path: Path, change: dict[str, object
         gdpfed.train(**given, watch=stopped_after(1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"another .*{named}"):
         gdpfed.train(**{**given, **change})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a run of gdpfed.train"):
+    with pytest.raises(InputError, match=r"a run of gdpfed\.train"):
         simulate(open_run(tmp_path / "run"), num_workers=1)
 
 

@@ -46,7 +46,7 @@ def test_a_run_stays_on_its_kind_of_device(tiny: Task, tmp_path: Path, monkeypat
         simulate(run, num_workers=1)
     assert [record["device"] for record in run.records()] == ["cuda"]
     (run.path / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"expected the device .cuda., on which .* got cpu"):
+    with pytest.raises(InputError, match=r"expected the device .cuda., on which .* got 'cpu'"):
         simulate(open_run(run.path), num_workers=1)
 
 

@@ -53,7 +53,7 @@ def up(
 ) -> None:
     """Try it on this machine: SuperLink and SuperNodes with TLS and keys, a training, and everything down again."""
     from gdpfed.cli.flower_display import watching
-    from gdpfed.flower.operate.processes import Deployment, need_flower
+    from gdpfed.flower.operate.processes import LocalFlower, need_flower
     from gdpfed.flower.operate.up import UpSettings, prepare, run
 
     need_flower()
@@ -62,7 +62,7 @@ def up(
     if not as_json:
         _say(f"{nodes} nodes on this machine, {rounds} rounds of {method}, in {folder}: making keys, homes and a plan")
     federation = prepare(folder, settings, app=app)
-    with Deployment(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
+    with LocalFlower(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
         final = run(federation, deployment, watch)
     home = federation.home
     if as_json:
@@ -124,8 +124,8 @@ def init(
 ) -> None:
     """Make the server's home: its identity, settings, and certificates."""
     from gdpfed.flower.operate.certificates import make_certificates
-    from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-    from gdpfed.flower.shared.homes import make_server_home
+    from gdpfed.flower.server.deployment_settings import DeploymentSettings
+    from gdpfed.flower.server.server_home import make_server_home
 
     settings = DeploymentSettings(dropout_rate=dropout, colluding_fraction=colluders, complete_up_to=complete_up_to)
     made = make_server_home(home, settings=settings)
@@ -204,8 +204,8 @@ def node(
     ] = f"HOST:{_PORT}",
 ) -> None:
     """Make a node's home: its own budget, identity, and key; and what the operator needs of it."""
+    from gdpfed.flower.node.node_home import make_node_home
     from gdpfed.flower.operate.certificates import make_node_key
-    from gdpfed.flower.shared.homes import make_node_home
 
     announcement = make_node_home(
         home,
@@ -238,7 +238,7 @@ def enrol_clients(
     as_json: options.Json = False,
 ) -> None:
     """Put clients on the list of the federation, sign it, and make them known to the ledger."""
-    from gdpfed.flower.shared.homes import enrol
+    from gdpfed.flower.operate.between_runs import enrol
 
     made = enrol(home, announcements)
     if as_json:
@@ -265,7 +265,8 @@ def plan_run(
 ) -> None:
     """Make a plan for the enrolled clients, and name a new run by it."""
     from gdpfed.cli.show import print_plan
-    from gdpfed.flower.shared.homes import ServerHome, set_plan
+    from gdpfed.flower.operate.between_runs import set_plan
+    from gdpfed.flower.server.server_home import ServerHome
     from gdpfed.planning.methods import make_plan
     from gdpfed.planning.plan_file import load_plan
     from gdpfed.planning.settings import PlanSettings
@@ -294,7 +295,7 @@ def plan_run(
 @flower_app.command("give-up")
 def give_up_run(home: Home) -> None:
     """End a run that will not go on: close it in the ledger, and move its folder aside."""
-    from gdpfed.flower.shared.homes import give_up
+    from gdpfed.flower.operate.between_runs import give_up
 
     run = give_up(home)
     _say(
@@ -314,8 +315,8 @@ def pin_enrolment(
     renew: Annotated[bool, typer.Option("--renew", help="Pin another list or server than before.")] = False,
 ) -> None:
     """Pin the server's key and the list of clients on a node: from now on it answers to nobody else."""
+    from gdpfed.flower.node.node_home import pin
     from gdpfed.flower.shared.enrolment import enrolment_from_json
-    from gdpfed.flower.shared.homes import pin
 
     if not enrolment.is_file():
         raise InputError(f"expected the operator's enrolment.json, got {str(enrolment)!r}, which is not there")

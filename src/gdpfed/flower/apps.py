@@ -16,7 +16,7 @@ Guarantees (tests of the same name):
   the_server_cannot_choose_a_home   a node's home is its owner's choice alone; without one it answers nothing.
 """
 
-import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -26,21 +26,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import GdpfedError, InputError, MissingExtraError
+from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.node.answers import Node
-from gdpfed.flower.shared.homes import NodeHome, ServerHome
+from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.shared.carrier import (
+    ClientApp,
+    Context,
+    Grid,
+    Message,
+    ServerApp,
+    message_type,
+    packet_in,
+    record_of,
+)
 from gdpfed.flower.shared.test_mode import stop_here
 from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import STAGES
-
-try:
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
-except ModuleNotFoundError:
-    raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
-
-from gdpfed.flower.server.transport import message_type, packet_in, record_of
 
 __all__ = ["client_app", "server_app"]
 
@@ -60,65 +61,48 @@ def _node_home(context: Context) -> NodeHome:
 
     The run config is not asked: the server writes it, and could point a node at another's identity and budget.
     """
-    told = context.node_config.get(_HOME)
+    home = context.node_config.get(_HOME)
     simulated = os.environ.get(_NODE_HOMES)
-    if told is None and simulated and isinstance(number := context.node_config.get(_PARTITION), int):
-        told = str(Path(simulated) / str(number))
-    if told is None:
-        raise InputError(f"expected --node-config '{_HOME}=\"...\"' at the start of the node, got none")
-    return NodeHome(Path(str(told)))
+    if home is None and simulated and isinstance(number := context.node_config.get(_PARTITION), int):
+        home = str(Path(simulated) / str(number))
+    if home is None:
+        raise InputError(f"expected {_HOME} in the node's configuration, got none: name its home when you start it")
+    return NodeHome(str(home))
 
 
-def _in_round(context: Context, round_number: int) -> Context:
-    return Context(
-        run_id=context.run_id,
-        node_id=context.node_id,
-        node_config=context.node_config,
-        state=context.state,
-        run_config={**context.run_config, "gdpfed-round": round_number},
-        series_id=context.series_id,
-    )
-
-
-def client_app(
-    *,
-    model: Any,
-    data: Callable[[Context], Any],
-    train: Callable[[Any, Any, Context], Any],
-) -> ClientApp:
+def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[Any, Any, Context], Any]) -> ClientApp:
     """A ClientApp that takes part in secure, private rounds with a user's training function."""
     app = ClientApp()
-
-    def answer(stage: str, message: Message, context: Context) -> Message:
-        stop_here(f"node-{stage}")
-        try:
-            home = _node_home(context)
-        except GdpfedError as error:
-            # There is no log to write to: Flower's own has it, on the node. The server gets a refusal, and no path.
-            _LOGGER.error("refused %s: %s", stage, error)
-            return Message(record_of(b""), reply_to=message)
-        try:
-            answered = asked(home, stage, message, context)
-        except Exception as error:  # what a user's functions raise would be sent to the server
-            # A full disk must not become an error message to the server.
-            with contextlib.suppress(OSError):
-                home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
-            answered = b""
-        stop_here(f"node-{stage}-answered")
-        return Message(record_of(answered), reply_to=message)
 
     def asked(home: NodeHome, stage: str, message: Message, context: Context) -> bytes:
         built = _built(model, context)
 
         def trained(vector: NDArray[np.float32], round_number: int) -> NDArray[np.float64]:
-            inner = _in_round(context, round_number)
-            return to_vector(train(with_vector(built, vector), data(inner), inner))
+            run_config = {**context.run_config, "gdpfed-round": round_number}
+            in_round = dataclasses.replace(context, run_config=run_config)
+            return to_vector(train(with_vector(built, vector), data(in_round), in_round))
 
         node = Node(home, node_id=context.node_id, num_params=shape_of(built).num_params, train=trained)
         return node.answer(stage, packet_in(message))
 
     def handler(stage: str) -> Callable[[Message, Context], Message]:
-        return lambda message, context: answer(stage, message, context)
+        def answer(message: Message, context: Context) -> Message:
+            stop_here(f"node-{stage}")
+            try:
+                home = _node_home(context)
+            except GdpfedError as error:
+                # There is no log to write to: Flower's own has it, on the node. The server gets a refusal, and no path.
+                _LOGGER.error("refused %s: %s", stage, error)
+                return Message(record_of(b""), reply_to=message)
+            try:
+                packet = asked(home, stage, message, context)
+            except Exception as error:  # what a user's functions raise would be sent to the server
+                home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
+                packet = b""
+            stop_here(f"node-{stage}-answered")
+            return Message(record_of(packet), reply_to=message)
+
+        return answer
 
     for stage in STAGES:
         register = app.query if message_type(stage).startswith("query.") else app.train
@@ -132,18 +116,15 @@ def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, fl
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from gdpfed.flower.server.serving import serve
+        # Not needed on a node, which starts a process for each message.
+        from gdpfed.flower.server.deployment import serve
+        from gdpfed.flower.server.server_home import ServerHome
 
         home = context.run_config.get(_HOME)
         if home is None:
-            raise InputError(f"expected run-config '{_HOME}=\"...\"' with the server's home, got none")
+            raise InputError(f"expected {_HOME} in the run's configuration, got none: name the server's home")
         built = _built(model, context)
-
-        def judged(vector: NDArray[np.float32]) -> Mapping[str, float]:
-            if evaluate is None:
-                raise AssertionError("only called with a function")
-            return evaluate(with_vector(built, vector), context)
-
-        serve(ServerHome(Path(str(home))), built, grid, evaluate=None if evaluate is None else judged)
+        judge = None if evaluate is None else lambda vector: evaluate(with_vector(built, vector), context)
+        serve(ServerHome(str(home)), built, grid, evaluate=judge)
 
     return app

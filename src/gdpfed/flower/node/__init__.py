@@ -1,1 +1,1 @@
-"""A node of a deployment: what it answers, what it spent, what it remembers."""
+"""A node of a deployment: its home, what it answers, what it spent, what it remembers between messages."""

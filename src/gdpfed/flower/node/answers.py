@@ -21,6 +21,7 @@ Guarantees (tests of the same name):
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -29,17 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.node.own_ledger import JoinedRun, Spend
+from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
 from gdpfed.flower.shared.enrolment import Enrolment
-from gdpfed.flower.shared.homes import NodeHome
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
 from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
 from gdpfed.planning.people import assign
-from gdpfed.planning.plan import Plan
 from gdpfed.secure.client import SecureClient
-from gdpfed.secure.encoding import planned_sums
+from gdpfed.secure.encoding import PlannedSum, planned_sums
 from gdpfed.secure.primitives import signing_public
 from gdpfed.secure.session import SESSION_BYTES, Session
 
@@ -51,7 +51,10 @@ Trainer = Callable[[Vector, int], NDArray[Any]]
 
 
 class Node:
-    """One node; ``node_id`` is the transport's number of it, ``num_params`` the size of its own model."""
+    """One node, for one message: what it reads of its home it reads once.
+
+    ``node_id`` is the transport's number of it, ``num_params`` the size of its own model.
+    """
 
     def __init__(self, home: NodeHome, *, node_id: int, num_params: int, train: Trainer) -> None:
         self._home = home
@@ -62,30 +65,16 @@ class Node:
 
     def answer(self, stage: str, content: bytes) -> bytes:
         """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
+        answers = (self._announce, self._keys, self._share, self._input, self._agree, self._reveal)
         try:
             if stage not in STAGES:
                 raise InputError("expected a known stage, got another")
-            answers: dict[str, Callable[[bytes], bytes]] = {
-                "announce": self._announce,
-                "keys": self._keys,
-                "shares": self._share,
-                "input": self._input,
-                "agree": self._agree,
-                "reveal": self._reveal,
-            }
-            return answers[stage](content)
+            return dict(zip(STAGES, answers, strict=True))[stage](content)
         except GdpfedError as error:
-            self._note(f"refused {stage}: {error}")
+            self._home.log(f"refused {stage}: {error}")
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
-            self._note(f"failed at {stage}: {type(error).__name__}")
+            self._home.log(f"failed at {stage}: {type(error).__name__}")
         return b""
-
-    def _note(self, text: str) -> None:
-        try:
-            self._home.log(text)
-        except OSError:
-            # A full disk must not turn a refusal into an error message to the server.
-            return
 
     # announce
 
@@ -94,58 +83,56 @@ class Node:
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
         # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
-        known = self._enrolment()
-        if text.decode("utf-8", "replace") != known.as_json():
+        if text.decode("utf-8", "replace") != self._enrolment.as_json():
             raise PrivacyError(
                 "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
             )
-        with Spend(self._home) as spend:
-            return pack("announce", self._standing(spend, known, nonce).encode())
+        with OwnLedger(self._home) as ledger:
+            return pack("announce", self._standing(ledger, nonce).encode())
 
-    def _standing(self, spend: Spend, enrolment: Enrolment, nonce: bytes) -> Standing:
-        identity = self._home.identity
-        number = self._number(enrolment)
+    def _standing(self, ledger: OwnLedger, nonce: bytes) -> Standing:
         return Standing(
-            client=number, nonce=nonce, node=self._node_id, num_rows=spend.num_rows, head=spend.head
-        ).signed_by(identity)
+            client=self._number, nonce=nonce, node=self._node_id, num_rows=ledger.num_rows, head=ledger.head
+        ).signed_by(self._home.identity)
 
-    def _number(self, enrolment: Enrolment) -> int:
-        number = enrolment.number_of(signing_public(self._home.identity))
+    @functools.cached_property
+    def _number(self) -> int:
+        number = self._enrolment.number_of(signing_public(self._home.identity))
         if number is None:
             raise PrivacyError("the pinned enrolment does not list this node's key")
         return number
 
+    @functools.cached_property
     def _enrolment(self) -> Enrolment:
-        found = self._home.enrolment
-        if found is None:
+        enrolment = self._home.enrolment
+        if enrolment is None:
             raise PrivacyError("no enrolment is pinned: pin the one that the operator gave you")
-        if found.server != self._home.server:
+        if enrolment.server != self._home.server:
             raise PrivacyError("the pinned enrolment is not of the pinned server: pin it again")
-        return found
+        return enrolment
 
     # 1 keys
 
     def _keys(self, content: bytes) -> bytes:
         signed, encoded, witness = unpack(content, stage="keys", num_parts=3)
-        enrolment = self._enrolment()
-        terms = Terms.opened(signed, server=enrolment.server)
+        terms = Terms.opened(signed, server=self._enrolment.server)
         session = _session(encoded)
-        self._check_terms(terms, session, enrolment)
-        with Spend(self._home) as spend:
-            self._check_witness(witness, spend, enrolment)
-            run = spend.run(terms) or self._join(spend, terms, enrolment)
+        self._check_terms(terms, session)
+        with OwnLedger(self._home) as ledger:
+            self._check_witness(witness, ledger)
+            run = ledger.run(terms) or self._join(ledger, terms)
             budget = self._home.budget
-            spend.check_budget(budget)
-            spend.check_input(run, budget)
-            made = self._client(terms, session, enrolment, run)
-            spend.begin(run, round_number=session.round_number, attempt=session.attempt)
+            ledger.check_budget(budget)
+            ledger.check_input(run, budget)
+            client = self._client(terms, session, run)
+            ledger.begin(run, _position(session))
             # Only now: a message that is refused must not end the session that is under way.
             self._sessions.forget()
-            self._keep(session, "shares", signed, made)
-            return pack("keys", made.advertise(), self._standing(spend, enrolment, session.digest()).encode())
+            self._keep(session, "shares", signed, client)
+            return pack("keys", client.advertise(), self._standing(ledger, session.digest()).encode())
 
-    def _check_terms(self, terms: Terms, session: Session, enrolment: Enrolment) -> None:
-        if terms.enrolment != enrolment.digest:
+    def _check_terms(self, terms: Terms, session: Session) -> None:
+        if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
             raise PrivacyError(
@@ -166,70 +153,76 @@ class Node:
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 
-    def _check_witness(self, witness: bytes, spend: Spend, enrolment: Enrolment) -> None:
+    def _check_witness(self, witness: bytes, ledger: OwnLedger) -> None:
         """The server shows what this node last signed; without it (or with an honest copy of less) nothing follows."""
         if not witness:
             return
-        shown = Standing.decode(witness)
-        if not shown.is_signed_by(enrolment.directory.clients[self._number(enrolment)]):
+        signed = Standing.decode(witness)
+        if not signed.is_signed_by(self._enrolment.clients[self._number].identity):
             raise PrivacyError("the server shows a standing that this node did not sign")
-        if shown.num_rows > spend.num_rows:
+        if signed.num_rows > ledger.num_rows:
             raise PrivacyError(
-                f"this node's ledger has {spend.num_rows} rows, and the node once signed that it had {shown.num_rows}: "
-                f"its home was put back to an old copy; restore the latest, or enrol it anew with what budget is left"
+                f"this node's ledger has {ledger.num_rows} rows, and the node once signed that it had "
+                f"{signed.num_rows}: its home was put back to an old copy; go on with the home that was last in use, "
+                f"or enrol the node anew with what budget is left"
             )
-        if not spend.was(shown.num_rows, shown.head):
+        if not ledger.was(signed.num_rows, signed.head):
             raise PrivacyError(
-                f"this node's ledger is not the one of which it signed row {shown.num_rows}: its home went on from an "
-                f"old copy; restore the latest, or enrol it anew with what budget is left"
+                f"this node's ledger is not the one of which it signed row {signed.num_rows}: its home went on from "
+                f"an old copy; enrol the node anew with what budget is left"
             )
 
-    def _join(self, spend: Spend, terms: Terms, enrolment: Enrolment) -> JoinedRun:
+    def _join(self, ledger: OwnLedger, terms: Terms) -> JoinedRun:
         plan = terms.verified_plan()
         if not plan.is_private:
             raise PrivacyError(f"{plan.method} has no privacy: this node's budget is finite")
-        group = int(assign(plan, enrolment.budgets)[self._number(enrolment)])
-        return spend.join(terms, plan, group, self._home.budget)
+        group = int(assign(plan, self._enrolment.budgets)[self._number])
+        return ledger.join(terms, plan, group, self._home.budget)
 
-    def _client(self, terms: Terms, session: Session, enrolment: Enrolment, run: JoinedRun) -> SecureClient:
-        plan = terms.known_plan()
-        number = self._number(enrolment)
+    def _client(self, terms: Terms, session: Session, run: JoinedRun) -> SecureClient:
         return SecureClient(
             session=session,
-            planned=_planned(plan, terms, session, run),
+            planned=_planned(terms, session, run),
             group=run.group,
-            client=number,
+            client=self._number,
             identity=self._home.identity,
-            directory=enrolment.directory,
+            directory=self._enrolment.directory,
             tolerance=terms.tolerance,
-            randomness=randomness_for(session, client=number, test_seed=terms.test_seed),
+            randomness=randomness_for(session, client=self._number, test_seed=terms.test_seed),
         )
 
     def _keep(self, session: Session, stage: str, signed: bytes, client: SecureClient) -> None:
         saved = Saved(terms=signed, session=session.encoded(), client=client.save())
         self._sessions.keep(session.digest(), stage, saved)
 
-    def _loaded(self, saved: Saved, spend: Spend) -> tuple[SecureClient, Session, Terms, JoinedRun]:
-        enrolment = self._enrolment()
-        terms = Terms.opened(saved.terms, server=enrolment.server)
+    def _loaded(self, saved: Saved, ledger: OwnLedger) -> tuple[SecureClient, Session, JoinedRun]:
+        terms = Terms.opened(saved.terms, server=self._enrolment.server)
         check_test_mode(terms.test_seed, is_allowed=self._home.budget.allow_test_mode)
         session = _session(saved.session)
-        run = spend.run(terms)
-        if run is None or run.last != (session.round_number, session.attempt):
+        run = ledger.run(terms)
+        if run is None or run.last != _position(session):
             raise PrivacyError("expected the session that this node's ledger has as its last")
-        client = self._client(terms, session, enrolment, run)
+        client = self._client(terms, session, run)
         client.load(saved.client)
-        return client, session, terms, run
+        return client, session, run
 
-    # 2 shares
+    # 2 shares, and 4 agree: the client's own checks decide, nothing is charged
 
     def _share(self, content: bytes) -> bytes:
-        digest, roster = unpack(content, stage="shares", num_parts=2)
-        with self._sessions.claimed(digest, "shares") as saved, Spend(self._home) as spend:
-            client, session, _, _ = self._loaded(saved, spend)
-            answer = client.share(roster)
-            self._keep(session, "input", saved.terms, client)
-            return pack("shares", answer)
+        return self._passed_on("shares", content, SecureClient.share, following="input")
+
+    def _agree(self, content: bytes) -> bytes:
+        return self._passed_on("agree", content, SecureClient.agree, following="reveal")
+
+    def _passed_on(
+        self, stage: str, content: bytes, step: Callable[[SecureClient, bytes], bytes], *, following: str
+    ) -> bytes:
+        digest, message = unpack(content, stage=stage, num_parts=2)
+        with self._sessions.claimed(digest, stage) as saved, OwnLedger(self._home) as ledger:
+            client, session, _ = self._loaded(saved, ledger)
+            answer = step(client, message)
+            self._keep(session, following, saved.terms, client)
+            return pack(stage, answer)
 
     # 3 input
 
@@ -240,10 +233,11 @@ class Node:
             if hashlib.sha256(model).digest() != session.model_hash or len(model) != 4 * self._num_params:
                 raise PrivacyError("the model is not the one that all clients of this session agreed on")
             update = self._update(np.frombuffer(model, dtype="<f4").astype(np.float32), session.round_number)
-            with Spend(self._home) as spend:
-                client, session, _, run = self._loaded(saved, spend)
+            with OwnLedger(self._home) as ledger:
+                client, session, run = self._loaded(saved, ledger)
+                # Clips, encodes, adds this node's share of the noise, and masks.
                 masked = client.mask(delivery, update)
-                spend.send(run, self._home.budget, round_number=session.round_number, attempt=session.attempt)
+                ledger.send(run, _position(session), self._home.budget)
                 self._keep(session, "agree", saved.terms, client)
             return pack("input", masked)
 
@@ -252,29 +246,23 @@ class Node:
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
         except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
-            self._note(f"training failed with {type(error).__name__}: an update of zero is sent")
+            self._home.log(f"training failed with {type(error).__name__}: an update of zero is sent")
             return nothing
         if trained.shape != parameters.shape:
-            self._note(f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent")
+            self._home.log(
+                f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent"
+            )
             return nothing
         return trained - parameters.astype(np.float64)
 
-    # 4 unmask
-
-    def _agree(self, content: bytes) -> bytes:
-        digest, survivors = unpack(content, stage="agree", num_parts=2)
-        with self._sessions.claimed(digest, "agree") as saved, Spend(self._home) as spend:
-            client, session, _, _ = self._loaded(saved, spend)
-            answer = client.agree(survivors)
-            self._keep(session, "reveal", saved.terms, client)
-            return pack("agree", answer)
+    # 5 reveal
 
     def _reveal(self, content: bytes) -> bytes:
         digest, agreements = unpack(content, stage="reveal", num_parts=2)
-        with self._sessions.claimed(digest, "reveal") as saved, Spend(self._home) as spend:
-            client, session, _, run = self._loaded(saved, spend)
+        with self._sessions.claimed(digest, "reveal") as saved, OwnLedger(self._home) as ledger:
+            client, session, run = self._loaded(saved, ledger)
             answer = client.reveal(agreements)
-            spend.reveal(run, round_number=session.round_number, attempt=session.attempt)
+            ledger.reveal(run, _position(session))
             return pack("reveal", answer)
 
 
@@ -284,9 +272,13 @@ def _session(encoded: bytes) -> Session:
     return Session.decoded(encoded)
 
 
-def _planned(plan: Plan, terms: Terms, session: Session, run: JoinedRun) -> Any:
-    sums = planned_sums(plan, num_params=terms.num_params, tolerance=terms.tolerance)
-    planned = next(made for made in sums if run.group in made.groups)
+def _position(session: Session) -> tuple[int, int]:
+    return session.round_number, session.attempt
+
+
+def _planned(terms: Terms, session: Session, run: JoinedRun) -> PlannedSum:
+    sums = planned_sums(terms.known_plan(), num_params=terms.num_params, tolerance=terms.tolerance)
+    planned = next(planned for planned in sums if run.group in planned.groups)
     if planned.place != session.place:
         raise PrivacyError("the session is about a sum that this node's group is not part of")
     return planned

@@ -22,11 +22,12 @@ Guarantees (tests of the same name):
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Any, Self
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.shared.homes import NodeBudget, NodeHome
+from gdpfed.flower.node.node_home import NodeBudget, NodeHome
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.ledger.chain import GENESIS
 from gdpfed.ledger.spend import fits, spent
@@ -35,10 +36,13 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["JoinedRun", "Spend"]
+__all__ = ["JoinedRun", "OwnLedger"]
 
 # Attempts are rows: nobody may fill the disk with them.
 _MOST_ATTEMPTS = 1000
+# A session of a run: its round, and the attempt at it.
+Position = tuple[int, int]
+_NEVER: Position = (-1, -1)
 
 
 @dataclass(kw_only=True)
@@ -50,23 +54,18 @@ class JoinedRun:
     group: int
     event: SampledGaussian
     cap: int
-    last: tuple[int, int] = (-1, -1)
+    last: Position = _NEVER
     sent: int = 0
     extra: int = 0
     revealed_round: int = -1
-    sent_last: tuple[int, int] = (-1, -1)
-
-    @property
-    def num_rounds(self) -> int:
-        """All that were charged."""
-        return self.event.num_rounds
+    sent_last: Position = _NEVER
 
 
-class Spend:
+class OwnLedger:
     """The open ledger of a node."""
 
     def __init__(self, home: NodeHome) -> None:
-        path = home.spend_path
+        path = home.ledger_path
         self._store = Store.open(path) if path.exists() else Store.create(path)
         self.runs: dict[str, JoinedRun] = {}
         # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
@@ -74,21 +73,17 @@ class Spend:
         self._checked: tuple[float, float] | None = None
         try:
             for row in self._store.rows:
-                self._apply(row.kind, dict(row.content))
-        except (KeyError, TypeError, ValueError, InputError):
+                self._apply(row.kind, row.content)
+        except (KeyError, TypeError, ValueError):
             self._store.close()
-            raise PrivacyError(f"the node's ledger {str(path)!r} has a row of another format: restore it") from None
+            raise PrivacyError(
+                f"the node's ledger {str(path)!r} has a row of another format: use the version that wrote it"
+            ) from None
 
-    def __enter__(self) -> "Spend":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the files."""
+    def __exit__(self, *_: object) -> None:
         self._store.close()
 
     @property
@@ -111,8 +106,11 @@ class Spend:
         self._store.append([(kind, content)])
         self._apply(kind, content)
 
-    def _apply(self, kind: str, content: dict[str, object]) -> None:
-        row: dict[str, object] = content
+    def _write_position(self, kind: str, run: JoinedRun, position: Position) -> None:
+        round_number, attempt = position
+        self._write(kind, {"terms": run.terms, "round": round_number, "attempt": attempt})
+
+    def _apply(self, kind: str, row: Mapping[str, Any]) -> None:
         name = str(row["terms"])
         if kind == "join":
             self.runs[name] = JoinedRun(
@@ -128,18 +126,18 @@ class Spend:
             )
             self._checked = (_number(row["epsilon"]), _number(row["delta"]))
             return
-        run, place = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
+        run, position = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
         if kind == "round":
-            run.extra += run.revealed_round == place[0]
-            run.last = place
+            run.extra += run.revealed_round == position[0]
+            run.last = position
         elif kind == "sent":
             run.sent += 1
-            run.sent_last = place
+            run.sent_last = position
             self.precision += run.event.noise_multiplier**-2.0
         elif kind == "revealed":
-            run.revealed_round = place[0]
+            run.revealed_round = position[0]
         else:
-            raise ValueError(f"unknown kind {kind!r}")
+            raise InputError(f"expected a known kind of row, got {kind!r}")
 
     def events(self) -> list[SampledGaussian]:
         """All rounds of all runs."""
@@ -147,10 +145,10 @@ class Spend:
 
     def run(self, terms: Terms) -> JoinedRun | None:
         """The joined run with these terms; the same name with other terms is refused."""
-        found = self.runs.get(terms.digest.hex())
-        if found is None and any(run.name == terms.run for run in self.runs.values()):
+        joined = self.runs.get(terms.digest.hex())
+        if joined is None and any(run.name == terms.run for run in self.runs.values()):
             raise PrivacyError(f"run {terms.run!r} was joined on other terms: a run's terms never change")
-        return found
+        return joined
 
     def join(self, terms: Terms, plan: Plan, group: int, budget: NodeBudget) -> JoinedRun:
         """Charges all rounds of the plan for this node's group, if they keep the budget after all earlier runs."""
@@ -201,37 +199,37 @@ class Spend:
                 f"{allowance(budget.server_limit)} that its owner allows: epsilon_server in budget.toml"
             )
 
-    def begin(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
+    def begin(self, run: JoinedRun, position: Position) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""
+        round_number, attempt = position
         if attempt >= _MOST_ATTEMPTS:
             raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
-        if (round_number, attempt) <= run.last:
+        if position <= run.last:
             raise PrivacyError(
                 f"expected a session after round {run.last[0]}, attempt {run.last[1]}, got round {round_number}, "
                 f"attempt {attempt}: none is answered twice"
             )
         extra = run.extra + (run.revealed_round == round_number)
-        if round_number < 0 or round_number + 1 + extra > run.num_rounds:
+        charged = run.event.num_rounds
+        if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
             raise PrivacyError(
-                f"run {run.name!r} was charged for {run.num_rounds} rounds, round {round_number} is beyond them{again}"
+                f"run {run.name!r} was charged for {charged} rounds, round {round_number} is beyond them{again}"
             )
-        self._write("round", _place(run, round_number, attempt))
+        self._write_position("round", run, position)
 
-    def send(self, run: JoinedRun, budget: NodeBudget, *, round_number: int, attempt: int) -> None:
+    def send(self, run: JoinedRun, position: Position, budget: NodeBudget) -> None:
         """Charges a masked input, before it leaves; once for each session."""
         self.check_input(run, budget)
-        if (round_number, attempt) != run.last or run.sent_last == run.last:
-            raise PrivacyError(f"an input of round {round_number}, attempt {attempt} was sent already, or is too late")
-        self._write("sent", _place(run, round_number, attempt))
+        if position != run.last or run.sent_last == run.last:
+            raise PrivacyError(
+                f"an input of round {position[0]}, attempt {position[1]} was sent already, or is too late"
+            )
+        self._write_position("sent", run, position)
 
-    def reveal(self, run: JoinedRun, *, round_number: int, attempt: int) -> None:
+    def reveal(self, run: JoinedRun, position: Position) -> None:
         """Records that shares leave: the round counts as released."""
-        self._write("revealed", _place(run, round_number, attempt))
-
-
-def _place(run: JoinedRun, round_number: int, attempt: int) -> dict[str, object]:
-    return {"terms": run.terms, "round": round_number, "attempt": attempt}
+        self._write_position("revealed", run, position)
 
 
 def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> None:

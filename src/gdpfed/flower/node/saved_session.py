@@ -1,6 +1,6 @@
 """The secrets of a client between two stages, on a node's disk: loaded once, then gone.
 
-Place: under `node.Node`, in the home's folder `sessions`. Flower starts a process for each message, so that what a
+Place: under `answers.Node`, in the home's folder `sessions`. Flower starts a process for each message, so that what a
 client remembers must lie somewhere. A saved state is claimed by renaming it, which works for one process once; the
 claim is on the disk before the state is used. A message that was refused changed nothing, and gives the state back.
 
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.shared.homes import write_durably
-from gdpfed.ledger.journal import sync_folder
+from gdpfed.files import sync_folder, write_whole
 
 __all__ = ["Saved", "SavedSessions"]
 
@@ -60,7 +59,7 @@ class SavedSessions:
     def keep(self, digest: bytes, stage: str, saved: Saved) -> None:
         """Saves what the next stage needs."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_durably(self._path(digest, stage), saved.encode())
+        write_whole(self._path(digest, stage), saved.encode(), private=True, durable=True)
 
     def forget(self) -> None:
         """Deletes all sessions: a node is in one at a time."""

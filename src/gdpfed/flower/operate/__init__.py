@@ -1,1 +1,1 @@
-"""Operating a deployment: certificates, the gate, processes, projects."""
+"""Operating a deployment: clients and plans between runs, certificates, the gate, processes, projects."""

@@ -12,21 +12,26 @@ Guarantees (tests of the same name):
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.files import write_whole
 
-if TYPE_CHECKING:
+try:
     from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ModuleNotFoundError:
+    raise MissingExtraError(package="cryptography", extra="flower", purpose="making certificates") from None
 
 __all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key", "renew_certificate"]
 
 AUTHORITY = "ca.crt"
 _AUTHORITY_DAYS = 3650
 _SERVER_DAYS = 365
+# The key of an authority and its certificate.
+_Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
 
 
 def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAYS) -> Path:
@@ -34,13 +39,10 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
 
     ``ca.crt`` goes to every node. ``ca.key`` signs the next server certificate and is best kept off the server.
     """
-    _need_cryptography()
     if not hosts:
-        raise InputError("expected at least one host name or address that nodes connect to, got none: give --host")
+        raise InputError("expected at least one host that nodes connect to, got none: give its name or address")
     if days < 1:
         raise InputError(f"expected days >= 1, got days={days}")
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority = _authority(folder) if (folder / AUTHORITY).exists() else _new_authority(folder)
     if (folder / "server.key").exists():
@@ -48,7 +50,7 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
     key = ec.generate_private_key(ec.SECP256R1())
     # Signed before anything is written: a host that is none leaves no key without a certificate.
     signed = _signed(hosts[0], key, authority, days=days, hosts=hosts)
-    _write_private(folder / "server.key", _pem(key))
+    _write_key(folder / "server.key", key, serialization.PrivateFormat.PKCS8)
     (folder / "server.crt").write_bytes(signed)
     return folder / AUTHORITY
 
@@ -68,56 +70,29 @@ def renew_certificate(folder: Path, *, hosts: list[str]) -> None:
 
 def make_node_key(folder: Path) -> Path:
     """Makes a SuperNode's key (``node.key``) in ``folder``; returns the public one, ``node.pub``, for the operator."""
-    _need_cryptography()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write_private(folder / "node.key", private)
+    _write_key(folder / "node.key", key, serialization.PrivateFormat.OpenSSH)
     (folder / "node.pub").write_bytes(public + b"\n")
     return folder / "node.pub"
 
 
 def days_left(certificate: Path) -> int:
     """Whole days for which a certificate is still valid (negative: expired)."""
-    _need_cryptography()
-    from cryptography import x509
-
     ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     return (ends - datetime.datetime.now(datetime.UTC)).days
 
 
-def _need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401 - only to see that it is there
-    except ModuleNotFoundError:
-        raise MissingExtraError(package="cryptography", extra="flower", purpose="making certificates") from None
-
-
-_Authority = tuple["ec.EllipticCurvePrivateKey", "x509.Certificate"]
-
-
 def _new_authority(folder: Path) -> _Authority:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = ec.generate_private_key(ec.SECP256R1())
-    _write_private(folder / "ca.key", _pem(key))
+    _write_key(folder / "ca.key", key, serialization.PrivateFormat.PKCS8)
     certificate = _signed("gdpfed deployment", key, None, days=_AUTHORITY_DAYS, hosts=[])
     (folder / AUTHORITY).write_bytes(certificate)
     return key, x509.load_pem_x509_certificate(certificate)
 
 
 def _authority(folder: Path) -> _Authority:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if not (folder / "ca.key").exists():
         raise InputError(f"{str(folder)!r} has {AUTHORITY} but not ca.key: bring ca.key back to sign with it")
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
@@ -127,16 +102,24 @@ def _authority(folder: Path) -> _Authority:
 
 
 def _signed(
-    name: str, key: "ec.EllipticCurvePrivateKey", authority: _Authority | None, *, days: int, hosts: list[str]
+    name: str, key: ec.EllipticCurvePrivateKey, authority: _Authority | None, *, days: int, hosts: list[str]
 ) -> bytes:
     """A certificate for ``key``: of a server by ``authority``, or without one an authority that signs itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
+    is_authority = authority is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     issuer_key, issuer = (key, subject) if authority is None else (authority[0], authority[1].subject)
     now = datetime.datetime.now(datetime.UTC)
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -145,36 +128,18 @@ def _signed(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=0 if authority is None else None), True)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False)
-        .add_extension(_key_usage(signs_certificates=authority is None), True)
+        .add_extension(usage, True)
     )
-    if authority is not None:
+    if not is_authority:
         builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _key_usage(*, signs_certificates: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _host(host: str) -> "x509.GeneralName":
-    from cryptography import x509
-
+def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -185,20 +150,8 @@ def _host(host: str) -> "x509.GeneralName":
         raise InputError(f"expected a host name (ASCII) or an address, got {host!r}") from None
 
 
-def _pem(key: "ec.EllipticCurvePrivateKey") -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise InputError(f"{str(path)!r} exists and is not written over: choose another folder") from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, layout: serialization.PrivateFormat) -> None:
+    if path.exists():
+        raise InputError(f"{str(path)!r} exists and is not written over: choose another folder")
+    content = key.private_bytes(serialization.Encoding.PEM, layout, serialization.NoEncryption())
+    write_whole(path, content, private=True, durable=True)

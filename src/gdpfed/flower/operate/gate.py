@@ -9,7 +9,8 @@ Guarantees (tests of the same name):
   only_the_fleet_api_passes   whatever else is asked never reaches the SuperLink, however the path is written.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from gdpfed.errors import InputError, MissingExtraError
 
 __all__ = ["gate_app", "is_for_nodes", "serve_gate"]
 
-_FLEET = "/v1/fleet/"
+# One plain name below the Fleet API, nothing encoded.
+_FLEET = re.compile(rb"/v1/fleet/-*[A-Za-z][A-Za-z-]*")
 # Those of one connection (RFC 9110, 7.6.1), and those that the next hop writes itself.
 _OWN_HEADERS = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host")
@@ -33,10 +35,8 @@ App = Callable[[_Event, _Receive, _Send], Awaitable[None]]
 
 
 def is_for_nodes(method: str, raw_path: bytes) -> bool:
-    """Whether a request is for the Fleet API: one plain name below it, nothing encoded."""
-    path = raw_path.decode("ascii", "replace")
-    name = path.removeprefix(_FLEET)
-    return method == "POST" and path.startswith(_FLEET) and name.replace("-", "").isalpha() and name.isascii()
+    """Whether a request is for the Fleet API."""
+    return method == "POST" and _FLEET.fullmatch(raw_path) is not None
 
 
 def gate_app(superlink: str, authority: Path) -> App:
@@ -59,7 +59,6 @@ def gate_app(superlink: str, authority: Path) -> App:
         if not is_for_nodes(scope["method"], raw_path) or scope.get("query_string"):
             await _answer(send, _NOT_FOUND, b"not here")
             return
-        headers = [(name, value) for name, value in scope["headers"] if name.decode("latin-1") not in _OWN_HEADERS]
 
         async def body() -> Any:
             while True:
@@ -70,6 +69,7 @@ def gate_app(superlink: str, authority: Path) -> App:
                 if not event.get("more_body"):
                     return
 
+        headers = _passed_on(scope["headers"])
         request = client.build_request("POST", raw_path.decode("ascii"), headers=headers, content=body())
         try:
             response = await client.send(request, stream=True)
@@ -77,12 +77,8 @@ def gate_app(superlink: str, authority: Path) -> App:
             await _answer(send, _BAD_GATEWAY, b"the SuperLink does not answer")
             return
         try:
-            kept = [
-                (name, value)
-                for name, value in response.headers.raw
-                if name.decode("latin-1").lower() not in _OWN_HEADERS
-            ]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
+            start = {"type": "http.response.start", "status": response.status_code}
+            await send({**start, "headers": _passed_on(response.headers.raw)})
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -90,6 +86,10 @@ def gate_app(superlink: str, authority: Path) -> App:
             await response.aclose()
 
     return app
+
+
+def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.decode("latin-1").lower() not in _OWN_HEADERS]
 
 
 async def _answer(send: _Send, status: int, text: bytes) -> None:

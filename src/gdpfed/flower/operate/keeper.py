@@ -37,12 +37,12 @@ def descendants(process: int) -> list[int]:
                 # The second field is a name in brackets, in which anything may stand.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 parents.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
+    below: list[int] = []
     level = parents.get(process, [])
     while level:
-        found += level
+        below += level
         level = [child for parent in level for child in parents.get(parent, [])]
-    return found
+    return below
 
 
 def _signal(process: int, number: int) -> None:
@@ -50,10 +50,12 @@ def _signal(process: int, number: int) -> None:
         os.kill(process, number)
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0] != 0:
-            pass
+def _reap(*, all_but: int | None = None) -> None:
+    """Takes leave of children that ended; orphans are children too."""
+    for process in descendants(os.getpid()):
+        if process != all_but:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process, os.WNOHANG)
 
 
 def _end_all(*, gently: bool) -> None:
@@ -86,24 +88,17 @@ def main(arguments: list[str]) -> int:
         command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - ours
     while True:
         ready, _, _ = select.select([asked, sys.stdin.fileno()], [], [])
-        told = sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1)
+        is_alone = sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1)
         numbers = os.read(asked, 64) if asked in ready else b""
         code = command.poll()
         if code is not None:
             _end_all(gently=False)
             return code if code >= 0 else 128 - code
-        if told or signal.SIGTERM in numbers or signal.SIGINT in numbers:
+        if is_alone or signal.SIGTERM in numbers or signal.SIGINT in numbers:
             _end_all(gently=True)
             return 0
-        _reap_orphans(command.pid)
-
-
-def _reap_orphans(command: int) -> None:
-    """Takes leave of ended orphans; the command itself is left to ``poll``."""
-    for process in descendants(os.getpid()):
-        if process != command:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(process, os.WNOHANG)
+        # The command itself is left to ``poll``.
+        _reap(all_but=command.pid)
 
 
 if __name__ == "__main__":

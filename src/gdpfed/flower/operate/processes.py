@@ -17,26 +17,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
+
+import tomli_w
 
 from gdpfed.errors import GdpfedError, InputError, MissingExtraError
 from gdpfed.flower.operate import keeper
 from gdpfed.flower.operate.certificates import make_certificates
 
-__all__ = ["Deployment", "Kept", "environment", "free_ports", "need_flower"]
+__all__ = ["KeptProcess", "LocalFlower", "environment", "free_ports", "need_flower"]
 
 LOOPBACK = "127.0.0.1"
 _CONNECTION = "deployment"
 _START_SECONDS = 90.0
 _COMMAND_SECONDS = 90.0
 _STOP_SECONDS = 15.0
-# Flower asks for new work once a second; the variable is documented by its error message.
-_TASK_POLL_SECONDS = "0.4"
 
 
 def need_flower() -> None:
@@ -67,7 +66,8 @@ def environment(flower_home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _TASK_POLL_SECONDS,
+        # In seconds: 1 by default. The variable is documented by its error message.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -75,17 +75,14 @@ def environment(flower_home: Path) -> dict[str, str]:
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nothing listens on now."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
+        sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        return [listening.getsockname()[1] for listening in sockets]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class KeptProcess:
     """One of Flower's long-lived processes, under a keeper that ends whatever it started."""
 
-    name: str
     keeper: subprocess.Popen[bytes]
     log: Path
 
@@ -96,13 +93,13 @@ class Kept:
 
     def find(self, program: str) -> list[int]:
         """The processes of this one that run ``program``, for example ``flwr-clientapp``."""
-        found = []
+        running = []
         for process in keeper.descendants(self.keeper.pid):
             with contextlib.suppress(OSError):
-                words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-                if any(Path(word.decode(errors="replace")).name == program for word in words[:3]):
-                    found.append(process)
-        return found
+                words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+                if any(Path(word).name == program for word in words[:3]):
+                    running.append(process)
+        return running
 
     def tell(self) -> None:
         """Asks it to end; returns at once."""
@@ -120,13 +117,22 @@ class Kept:
                     os.kill(process, 9)
             self.keeper.wait(_STOP_SECONDS)
 
-    def last_lines(self, count: int = 5) -> str:
-        """The end of its log, for an error message."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+    @property
+    def said(self) -> str:
+        """All of its log."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    @property
+    def complaint(self) -> str:
+        """Where its log is, and the end of it: for an error message."""
+        return f"see {self.log}: {_last_lines(self.said, 5)}"
 
 
-class Deployment:
+def _last_lines(text: str, count: int) -> str:
+    return " | ".join(line.strip() for line in text.splitlines()[-count:] if line.strip())
+
+
+class LocalFlower:
     """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,108 +142,83 @@ class Deployment:
         self.certificates = self.folder / "certificates"
         self.flower_home = self.folder / "flower"
         self.environment = environment(self.flower_home)
-        self.superlink: Kept | None = None
-        self.gate: Kept | None = None
-        self.nodes: dict[str, Kept] = {}
+        self.superlink: KeptProcess | None = None
+        self.gate: KeptProcess | None = None
+        self.nodes: dict[str, KeptProcess] = {}
         for path in (self.folder, self.logs, self.flower_home):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (self.certificates / "server.crt").exists():
             make_certificates(self.certificates, hosts=[LOOPBACK, "localhost"])
         self.port, self.gate_port = free_ports(2)
+        self.address = f"{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def address(self) -> str:
-        """Where the SuperLink listens."""
-        return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def door(self) -> str:
-        """Where nodes connect to: the gate, if there is one."""
-        return self.address if self.gate is None else f"{LOOPBACK}:{self.gate_port}"
-
-    def start_superlink(self) -> Kept:
+    def start_superlink(self) -> None:
         """Starts the SuperLink (again, with the same database), and waits until it answers."""
-        made = self.certificates
+        folder = self.certificates
         command = [
             "flower-superlink", "--host", LOOPBACK, "--port", str(self.port),
-            "--ssl-ca-certfile", str(made / "ca.crt"), "--ssl-certfile", str(made / "server.crt"),
-            "--ssl-keyfile", str(made / "server.key"), "--enable-supernode-auth",
+            "--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt"),
+            "--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth",
             "--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation",
         ]  # fmt: skip
-        self._write_connection()
+        connection = {"address": self.address, "root-certificates": str(folder / "ca.crt")}
+        connections = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
+        (self.flower_home / "config.toml").write_text(tomli_w.dumps(connections))
         self.superlink = self._start("superlink", command)
         self._await_port(self.superlink, self.port)
-        return self.superlink
 
-    def start_gate(self) -> Kept:
+    def start_gate(self) -> None:
         """Starts a gate before the SuperLink; nodes that are started later come through it."""
         serve = "import sys; from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
         serve += "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3])"
         words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address]
         self.gate = self._start("gate", [sys.executable, "-c", serve, *words])
         self._await_port(self.gate, self.gate_port)
-        return self.gate
 
-    def register(self, public_keys: list[Path]) -> list[int]:
-        """Registers the nodes' public keys; returns their node ids."""
+    def register(self, public_keys: list[Path]) -> None:
+        """Registers the nodes' public keys."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            answers = list(pool.map(lambda key: self.flwr("supernode", "register", str(key), _CONNECTION), public_keys))
-        return [int(answer["node-id"]) for answer in answers]
+            list(pool.map(lambda key: self.flwr("supernode", "register", str(key), _CONNECTION), public_keys))
 
-    def start_node(self, name: str, *, key: Path, home: Path, settings: str = "") -> Kept:
-        """Starts a SuperNode; its ClientApps are told where its home is."""
-        config = f"gdpfed-home={json.dumps(str(home.absolute()))} {settings}".strip()
-        return self.start_plain_node(name, key=key, config=config)
-
-    def start_plain_node(self, name: str, *, key: Path, config: str) -> Kept:
-        """Starts a SuperNode with this node configuration (TOML pairs, separated by spaces)."""
+    def start_node(self, name: str, *, key: Path, config: Mapping[str, object]) -> None:
+        """Starts a SuperNode; its ClientApps get ``config`` as the node's configuration."""
+        door = self.address if self.gate is None else f"{LOOPBACK}:{self.gate_port}"
         command = [
-            "flower-supernode", "--superlink", self.door, "--root-certificates", str(self.certificates / "ca.crt"),
+            "flower-supernode", "--superlink", door, "--root-certificates", str(self.certificates / "ca.crt"),
             "--auth-supernode-private-key", str(key), "--host", LOOPBACK, "--port", str(free_ports(1)[0]),
-            "--node-config", config,
+            "--node-config", _pairs(config),
         ]  # fmt: skip
         self.nodes[name] = self._start(name, command)
-        return self.nodes[name]
 
     def await_connected(self, names: Sequence[str]) -> None:
         """Waits until these nodes were admitted by the SuperLink, by the word of their logs."""
         deadline = time.monotonic() + _START_SECONDS
         waiting = list(names)
-        while waiting := [name for name in waiting if "SuperNode ID:" not in self._said(name)]:
+        while waiting := [name for name in waiting if "SuperNode ID:" not in self.nodes[name].said]:
             for name in waiting:
-                node = self.nodes[name]
-                if not node.is_alive:
-                    raise GdpfedError(f"{name} ended before it was online; see {node.log}: {node.last_lines()}")
+                if not self.nodes[name].is_alive:
+                    raise GdpfedError(f"{name} ended before it was online; {self.nodes[name].complaint}")
             if time.monotonic() > deadline:
                 raise GdpfedError(f"expected all nodes online, got none of {', '.join(waiting)}: see {self.logs}")
             time.sleep(0.2)
 
-    def _said(self, name: str) -> str:
-        log = self.nodes[name].log
-        return log.read_text(errors="replace") if log.exists() else ""
-
-    def submit(self, app: Path, *, home: Path | None = None, settings: str = "") -> int:
-        """Submits a run of the Flower app in ``app``; returns its run id."""
-        config = settings if home is None else f"gdpfed-home={json.dumps(str(home.absolute()))} {settings}".strip()
-        words = ["run", str(app), _CONNECTION, *(["--run-config", config] if config else [])]
-        return int(self.flwr(*words)["run-id"])
+    def submit(self, app: Path, config: Mapping[str, object]) -> int:
+        """Submits a run of the Flower app in ``app`` with this run configuration; returns its run id."""
+        return int(self.flwr("run", str(app), _CONNECTION, "--run-config", _pairs(config))["run-id"])
 
     def status(self, run: int) -> str:
         """Flower's word for the state of a run, for example ``running`` or ``finished:completed``."""
         return str(self.flwr("list", _CONNECTION, "--run-id", str(run))["runs"][0]["status"])
 
-    def log_of(self, run: int, *, lines: int = 6) -> str:
+    def log_of(self, run: int) -> str:
         """The end of what a run's ServerApp printed, for an error message."""
-        done = self._called("log", str(run), _CONNECTION, "--show")
-        return " | ".join(line.strip() for line in done.stdout.splitlines()[-lines:] if line.strip())
+        return _last_lines(self._called("log", str(run), _CONNECTION, "--show").stdout, 6)
 
     def flwr(self, *words: str) -> dict[str, Any]:
         """Calls ``flwr`` and returns its JSON answer."""
@@ -252,10 +233,9 @@ class Deployment:
         )
 
     def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
-        program = shutil.which("flwr", path=self.environment["PATH"]) or "flwr"
         try:
             return subprocess.run(  # noqa: S603 - Flower's own command
-                [program, *words],
+                [self._program("flwr"), *words],
                 env=self.environment,
                 cwd=self.folder,
                 capture_output=True,
@@ -280,20 +260,16 @@ class Deployment:
                 last.tell()
                 last.wait()
 
-    def processes(self) -> Iterator[Kept]:
-        """All long-lived processes."""
-        for first in (self.superlink, self.gate):
-            if first is not None:
-                yield first
-        yield from self.nodes.values()
-
-    def _start(self, name: str, command: list[str]) -> Kept:
-        program = shutil.which(command[0], path=self.environment["PATH"])
+    def _program(self, name: str) -> str:
+        program = shutil.which(name, path=self.environment["PATH"])
         if program is None:
-            raise InputError(f"expected {command[0]} on the PATH, found none: pip install 'gdpfed[flower]'")
+            raise InputError(f"expected {name} on the PATH, found none: pip install 'gdpfed[flower]'")
+        return program
+
+    def _start(self, name: str, command: list[str]) -> KeptProcess:
         log = self.logs / f"{name}.log"
         process = subprocess.Popen(  # noqa: S603 - Flower's own commands
-            [sys.executable, "-I", "-S", keeper.__file__, str(log), program, *command[1:]],
+            [sys.executable, "-I", "-S", keeper.__file__, str(log), self._program(command[0]), *command[1:]],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.PIPE,
@@ -301,20 +277,18 @@ class Deployment:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches us only, and we take them down in order
         )
-        return Kept(name=name, keeper=process, log=log)
+        return KeptProcess(keeper=process, log=log)
 
-    def _await_port(self, kept: Kept, port: int) -> None:
+    def _await_port(self, kept: KeptProcess, port: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
                 return
             if not kept.is_alive or time.monotonic() > deadline:
-                raise GdpfedError(f"the {kept.name} did not start; see {kept.log}: {kept.last_lines()}")
+                raise GdpfedError(f"the {kept.log.stem} did not start; {kept.complaint}")
             time.sleep(0.1)
 
-    def _write_connection(self) -> None:
-        (self.flower_home / "config.toml").write_text(
-            f"[superlink]\ndefault = {json.dumps(_CONNECTION)}\n\n[superlink.{_CONNECTION}]\n"
-            f"address = {json.dumps(self.address)}\n"
-            f"root-certificates = {json.dumps(str(self.certificates / 'ca.crt'))}\n"
-        )
+
+def _pairs(config: Mapping[str, object]) -> str:
+    """As Flower's commands take them: pairs of TOML, separated by spaces."""
+    return " ".join(f"{name}={json.dumps(value, default=str)}" for name, value in config.items())

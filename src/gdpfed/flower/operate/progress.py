@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
   progress_follows_the_events     round, stage, answers, releases and epsilons are what the lines say.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,38 +45,28 @@ class RunProgress:
 
 def after(progress: RunProgress, event: dict[str, Any]) -> RunProgress:
     """The progress after one more event; what is not known is ignored."""
-    kind = event.get("event")
-    if kind == "begin":
-        return replace(progress, round_number=event.get("round"), stage=None, asked=0, answered=(), dropped=())
-    if kind == "stage":
-        return replace(
-            progress,
-            stage=event.get("stage"),
-            asked=len(event.get("asked", ())),
-            answered=(),
-            dropped=(),
-        )
-    if kind == "answered":
-        return replace(progress, answered=(*progress.answered, str(event.get("client"))))
-    if kind in ("dropped", "refused"):
-        return replace(progress, dropped=(*progress.dropped, str(event.get("client"))))
-    if kind in ("released", "given up", "aborted"):
-        return replace(progress, groups={**progress.groups, **_counted(progress, event)})
-    if kind == "round":
-        groups = {
-            number: replace(progress.groups.get(number, GroupProgress()), epsilon=epsilon)
-            for number, epsilon in enumerate(event.get("epsilons") or ())
-        }
-        return replace(
-            progress,
-            rounds_done=int(event.get("round", -1)) + 1,
-            accuracy=event.get("accuracy"),
-            loss=event.get("loss"),
-            groups={**progress.groups, **groups},
-        )
-    if kind == "finished":
-        return replace(progress, ended=True)
-    return progress
+    changes: dict[str, Any] = {}
+    match event.get("event"):
+        case "begin":
+            changes = {"round_number": event.get("round"), "stage": None, "asked": 0, "answered": (), "dropped": ()}
+        case "stage":
+            changes = {"stage": event.get("stage"), "asked": len(event.get("asked", ())), "answered": (), "dropped": ()}
+        case "answered":
+            changes = {"answered": (*progress.answered, str(event.get("client")))}
+        case "dropped" | "refused":
+            changes = {"dropped": (*progress.dropped, str(event.get("client")))}
+        case "released" | "given up" | "aborted":
+            changes = {"groups": {**progress.groups, **_counted(progress, event)}}
+        case "round":
+            groups = {
+                number: replace(progress.groups.get(number, GroupProgress()), epsilon=epsilon)
+                for number, epsilon in enumerate(event.get("epsilons") or ())
+            }
+            changes = {"rounds_done": int(event.get("round", -1)) + 1, "groups": {**progress.groups, **groups}}
+            changes |= {name: event.get(name) for name in ("accuracy", "loss")}
+        case "finished":
+            changes = {"ended": True}
+    return replace(progress, **changes)
 
 
 def _counted(progress: RunProgress, event: dict[str, Any]) -> dict[int, GroupProgress]:
@@ -89,23 +80,20 @@ class EventReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._place = 0
+        self._read_bytes = 0
 
     def new(self) -> list[dict[str, Any]]:
         """The events of whole lines since the last call."""
         try:
             with self._path.open("rb") as file:
-                file.seek(self._place)
+                file.seek(self._read_bytes)
                 content = file.read()
         except FileNotFoundError:
             return []
         whole = content[: content.rfind(b"\n") + 1]
-        self._place += len(whole)
-        return [event for line in whole.splitlines() if isinstance(event := _event(line), dict)]
-
-
-def _event(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+        self._read_bytes += len(whole)
+        events = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))
+        return [event for event in events if isinstance(event, dict)]

@@ -54,10 +54,10 @@ def check_project(folder: Path) -> Path:
 
 
 def _project_name(name: str) -> str:
-    made = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    package = made.replace("-", "_")
+    project = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    package = project.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package) or package in ("gdpfed", "flwr", "test", "tests"):
         raise InputError(
             f"expected a folder whose name can be a Python package's, got {name!r}: take another, such as my-federation"
         )
-    return made
+    return project

@@ -17,23 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.flower.node.node_home import make_node_home, pin
+from gdpfed.flower.operate.between_runs import enrol, set_plan
 from gdpfed.flower.operate.certificates import make_node_key
-from gdpfed.flower.operate.processes import Deployment
+from gdpfed.flower.operate.processes import LocalFlower
 from gdpfed.flower.operate.progress import EventReader, RunProgress, after
 from gdpfed.flower.operate.project import check_project, write_project
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
-from gdpfed.flower.shared.events import EVENTS
-from gdpfed.flower.shared.homes import ServerHome, enrol, make_node_home, make_server_home, pin, set_plan
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import EVENTS
+from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 
 __all__ = ["Federation", "UpSettings", "Watcher", "follow", "prepare", "run", "start", "start_node", "submit"]
 
-_EPSILONS = (2.0, 8.0, 20.0)
-_DELTA = 1e-3
 _EXAMPLES = 600
 _DATA_SEED = 1
+_TEST_DATA = "public-test.npz"
 _POLL_SECONDS = 0.2
 # Flower starts the ServerApp a moment after a run was submitted.
 _SERVER_APP_SECONDS = 90.0
@@ -50,14 +51,14 @@ class UpSettings:
     rounds: int = 3
     method: str = "gdpfed+"
     participation: float = 0.5
-    epsilons: tuple[float, ...] = _EPSILONS
-    delta: float = _DELTA
+    epsilons: tuple[float, ...] = (2.0, 8.0, 20.0)
+    delta: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.nodes < len(self.epsilons):
             raise InputError(f"expected at least a node for each of {len(self.epsilons)} budgets, got {self.nodes}")
         if self.rounds < 1:
-            raise InputError(f"expected --rounds >= 1, got --rounds {self.rounds}")
+            raise InputError(f"expected rounds >= 1, got rounds={self.rounds}")
 
     def epsilon_of(self, node: int) -> float:
         """The budgets in equal parts, the strictest first."""
@@ -78,46 +79,28 @@ class Federation:
         """The server's."""
         return ServerHome(self.folder / "server")
 
-    @property
-    def test_data(self) -> Path:
-        """Public examples."""
-        return self.folder / "public-test.npz"
-
     def node_home(self, name: str) -> Path:
         """A node's home."""
         return self.folder / "nodes" / name
 
-    @property
-    def progress_path(self) -> Path:
-        """Where the ServerApp says what it does."""
-        return self.home.path / EVENTS
-
 
 def prepare(
-    folder: Path,
-    settings: UpSettings,
-    *,
-    app: Path | None = None,
-    deployment: DeploymentSettings | None = None,
-    allow_test_mode: bool = False,
+    folder: Path, settings: UpSettings, *, app: Path | None = None, deployment: DeploymentSettings | None = None
 ) -> Federation:
-    """Makes keys, homes, data and a plan in ``folder``; what an operator and the clients do before the first run."""
+    """Makes keys, homes, data and a plan in ``folder``, as an operator and the clients do before the first run.
+
+    Without an ``app``, the project of `project.write_project` is written there too.
+    """
     folder = folder.absolute()
     if (folder / "server").exists():
-        raise InputError(f"{str(folder)!r} has a federation already: choose another --dir")
+        raise InputError(f"{str(folder)!r} has a federation already: choose another folder")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     app = check_project(app) if app is not None else write_project(folder / "app")[0].parent
     names = tuple(f"node{number + 1}" for number in range(settings.nodes))
     _deal_data(folder, names)
     home = make_server_home(folder / "server", settings=deployment)
     announcements = [
-        make_node_home(
-            folder / "nodes" / name,
-            epsilon=settings.epsilon_of(number),
-            delta=settings.delta,
-            name=name,
-            allow_test_mode=allow_test_mode,
-        )
+        make_node_home(folder / "nodes" / name, epsilon=settings.epsilon_of(number), delta=settings.delta)
         for number, name in enumerate(names)
     ]
     enrolment = enrol(home.path, announcements)
@@ -130,14 +113,14 @@ def prepare(
     return Federation(folder=folder, app=app, nodes=names, plan=plan)
 
 
-def run(federation: Federation, deployment: Deployment, watch: Watcher) -> RunProgress:
+def run(federation: Federation, deployment: LocalFlower, watch: Watcher) -> RunProgress:
     """Starts everything in ``deployment``, runs the app to its end, and returns the last progress."""
     start(federation, deployment)
     number = submit(federation, deployment)
     return follow(federation, deployment, watch, run=number)
 
 
-def start(federation: Federation, deployment: Deployment) -> None:
+def start(federation: Federation, deployment: LocalFlower) -> None:
     """Starts the SuperLink, registers the nodes' keys, and starts the nodes; returns when all are online."""
     deployment.start_superlink()
     deployment.register([federation.node_home(name) / "node.pub" for name in federation.nodes])
@@ -146,21 +129,21 @@ def start(federation: Federation, deployment: Deployment) -> None:
     deployment.await_connected(federation.nodes)
 
 
-def start_node(federation: Federation, deployment: Deployment, name: str) -> None:
+def start_node(federation: Federation, deployment: LocalFlower, name: str) -> None:
     """Starts one node (again)."""
     home = federation.node_home(name)
-    deployment.start_node(name, key=home / "node.key", home=home, settings=_quoted("data", home / "data.npz"))
+    deployment.start_node(name, key=home / "node.key", config={"gdpfed-home": home, "data": home / "data.npz"})
 
 
-def submit(federation: Federation, deployment: Deployment) -> int:
+def submit(federation: Federation, deployment: LocalFlower) -> int:
     """Starts the run, or goes on with it; returns Flower's number of it."""
-    test_data = _quoted("test-data", federation.test_data)
-    return deployment.submit(federation.app, home=federation.home.path, settings=test_data)
+    config = {"gdpfed-home": federation.home.path, "test-data": federation.folder / _TEST_DATA}
+    return deployment.submit(federation.app, config)
 
 
-def follow(federation: Federation, deployment: Deployment, watch: Watcher, *, run: int) -> RunProgress:
+def follow(federation: Federation, deployment: LocalFlower, watch: Watcher, *, run: int) -> RunProgress:
     """Tells ``watch`` what happens until the run has ended; raises if it ended badly."""
-    reader = EventReader(federation.progress_path)
+    reader = EventReader(federation.home.path / EVENTS)
     progress = RunProgress()
     submitted = last_event = last_look = time.monotonic()
     was_seen = False
@@ -179,13 +162,11 @@ def follow(federation: Federation, deployment: Deployment, watch: Watcher, *, ru
         is_seen = bool(deployment.superlink.find("flwr-serverapp"))
         was_seen = was_seen or is_seen
         if not is_seen and (was_seen or now - submitted > _SERVER_APP_SECONDS):
-            said = deployment.log_of(run)
-            raise GdpfedError(f"the ServerApp ended before the run did; logs are in {deployment.logs}; it said: {said}")
+            raise GdpfedError(
+                f"the ServerApp ended before the run did; logs are in {deployment.logs}; it said: "
+                f"{deployment.log_of(run)}"
+            )
     return progress
-
-
-def _quoted(name: str, path: Path) -> str:
-    return f'{name}="{path.absolute()}"'
 
 
 def _deal_data(folder: Path, names: tuple[str, ...]) -> None:
@@ -203,7 +184,7 @@ def _deal_data(folder: Path, names: tuple[str, ...]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         chosen = part[:_EXAMPLES]
         np.savez(path, pictures=_small(data.train_inputs[chosen]), labels=data.train_labels[chosen])
-    np.savez(folder / "public-test.npz", pictures=_small(data.test_inputs), labels=data.test_labels)
+    np.savez(folder / _TEST_DATA, pictures=_small(data.test_inputs), labels=data.test_labels)
 
 
 def _small(pictures: NDArray[np.float32]) -> NDArray[np.float32]:

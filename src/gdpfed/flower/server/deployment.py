@@ -15,20 +15,22 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun, Transport
-from gdpfed.flower.server.ledger_mark import check_ledger_mark
-from gdpfed.flower.server.released import KeptSums
+from gdpfed.files import write_whole
+from gdpfed.flower.server.events import EVENTS, Events, events_into
+from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun
+from gdpfed.flower.server.recovery import KeptSums, check_ledger_mark
+from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.server.standings import Standings
-from gdpfed.flower.shared.events import Events
-from gdpfed.flower.shared.homes import POPULATION, ServerHome, write_durably
-from gdpfed.flower.shared.test_mode import check_test_mode
-from gdpfed.flower.shared.vectors import ModelShape
+from gdpfed.flower.server.transport import GridTransport
+from gdpfed.flower.shared.test_mode import check_test_mode, stop_here
+from gdpfed.flower.shared.vectors import shape_of, to_vector
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings
@@ -43,28 +45,32 @@ from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.rounds import IntArray, Sample, TrainingState
 from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
 
-__all__ = ["Evaluate", "deploy"]
+__all__ = ["Evaluate", "serve"]
 
 # The model's parameters -> accuracy in per cent, and loss.
 Evaluate = Callable[[NDArray[np.float32]], Mapping[str, float]]
 
 
-def deploy(
-    home: ServerHome,
-    *,
-    initial: NDArray[np.float32],
-    shape: ModelShape,
-    transport: Transport,
-    standings: Standings,
-    evaluate: Evaluate | None,
-    fault: Fault,
-    events: Events,
+def serve(
+    home: ServerHome, model: Any, grid: Any, *, evaluate: Evaluate | None = None, fault: Fault = stop_here
 ) -> TrainingState:
-    """Runs, or goes on with, the run of a home: to the end of its plan, or until no group can pay."""
-    if len(initial) != shape.num_params:
-        raise InputError(f"expected {shape.num_params} parameters, got {len(initial)}")
+    """Runs, or goes on with, the run of a home, over Flower's Grid: to the end of its plan, or until no group can pay.
+
+    ``model`` is what is trained, at its start; ``fault`` is called where a test may kill the process.
+    """
+    shape = shape_of(model)
     run = HomeRun.read(home, num_params=shape.num_params)
     check_test_mode(run.settings.test_seed, is_allowed=True)
+    events = events_into(home.path / EVENTS, run=run.name)
+    standings = Standings(home.path / "standings.json", run.enrolment, log=home.log)
+    transport = GridTransport(
+        grid,
+        enrolment=run.enrolment,
+        settings=run.settings,
+        take_standing=standings.take,
+        log=home.log,
+        events=events,
+    )
     link = LedgerLink(path=home.ledger_path, population=POPULATION, run=run.name)
     with Ledger.open(home.ledger_path) as ledger:
         # Before the ledger holds rounds for a run that cannot start.
@@ -88,7 +94,7 @@ def deploy(
         )
         work = Work(
             plan=run.plan,
-            initial=torch.from_numpy(initial.copy()).float(),
+            initial=torch.from_numpy(to_vector(model).astype(np.float32)),
             num_clients=len(places),
             layer_sizes=list(shape.sizes),
             sample=_secret_sample(run, ledger, places, transport, events),
@@ -115,7 +121,7 @@ def _participations(run: HomeRun, ledger: Ledger, places: IntArray) -> IntArray:
     return ledger.state.run(run.name).participations[places].astype(np.int64)
 
 
-def _secret_sample(run: HomeRun, ledger: Ledger, places: IntArray, transport: Transport, events: Events) -> Sample:
+def _secret_sample(run: HomeRun, ledger: Ledger, places: IntArray, transport: GridTransport, events: Events) -> Sample:
     """Coins of the operating system, or in a test those of the simulator; nobody who has left."""
 
     def sample(state: TrainingState) -> IntArray:
@@ -219,6 +225,6 @@ def _created(run: HomeRun, link: LedgerLink) -> RunFolder:
     )
     path = run.home.run_path
     path.mkdir(parents=True, exist_ok=True)
-    write_durably(_terms_path(run), run.terms.encode())
+    write_whole(_terms_path(run), run.terms.encode(), private=True, durable=True)
     stamp = DEPLOYED if test_seed is None else TESTED
     return create_run(path, task=task, plan=plan, seed=test_seed or 0, ledger=link, stamp=stamp)

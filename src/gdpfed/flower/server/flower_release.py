@@ -25,14 +25,13 @@ from typing import Protocol
 import numpy as np
 
 from gdpfed.errors import PrivacyError
-from gdpfed.flower.server.ledger_mark import write_ledger_mark
-from gdpfed.flower.server.released import Kept, KeptSums
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import Events
+from gdpfed.flower.server.recovery import KeptSum, KeptSums, write_ledger_mark
+from gdpfed.flower.server.server_home import ServerHome
 from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.sums import SumConversation, together
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
 from gdpfed.flower.shared.enrolment import Enrolment
-from gdpfed.flower.shared.events import Events
-from gdpfed.flower.shared.homes import ServerHome
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import SERVER, randomness_for
 from gdpfed.flower.shared.wire import pack
@@ -55,10 +54,6 @@ Fault = Callable[[str, int], None]
 
 class Transport(Protocol):
     """What carries packets."""
-
-    def refresh(self) -> None:
-        """Finds nodes that came, before a round."""
-        ...
 
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterable[tuple[int, bytes]]:
         """Sends to clients by number, and yields what comes back in time."""
@@ -189,7 +184,7 @@ class FlowerRelease:
 
     def _attempted(
         self, state: TrainingState, attempts: dict[int, _Attempt], *, ask: bool
-    ) -> Iterable[tuple[int, Kept]]:
+    ) -> Iterable[tuple[int, KeptSum]]:
         """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
         model = state.parameters.numpy().astype("<f4").tobytes()
         conversations = {
@@ -204,7 +199,7 @@ class FlowerRelease:
             if result.total is not None:
                 self.fault("unmasked", state.round_number)
                 numbers = {group: charge.attempt.attempt for group, charge in attempt.charges.items()}
-                yield place, Kept(total=result.total, attempts=numbers)
+                yield place, KeptSum(total=result.total, attempts=numbers)
                 continue
             for charge in attempt.charges.values():
                 if charge.attempt.state == "reserved":
@@ -250,7 +245,7 @@ class FlowerRelease:
             log=self.run.home.log,
         )
 
-    def _publish(self, number: int, results: Mapping[int, tuple[Kept, str]]) -> None:
+    def _publish(self, number: int, results: Mapping[int, tuple[KeptSum, str]]) -> None:
         """Says in the ledger what left each sum; again after a kill, with the same hashes."""
         run = self.ledger.state.run(self.run.name)
         charges, hashes = [], []

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.files import write_whole
 from gdpfed.flower.shared.enrolment import Enrolment
-from gdpfed.flower.shared.homes import write_durably
 from gdpfed.flower.shared.wire import Standing
 
 __all__ = ["Standings"]
@@ -32,21 +32,22 @@ class Standings:
             except (ValueError, AttributeError, TypeError, GdpfedError):
                 raise InputError(f"{str(path)!r} is damaged: restore it, or delete it") from None
 
-    def take(self, client: int, content: bytes, *, nonce: bytes) -> Standing | None:
+    def take(self, client: int, content: bytes, nonce: bytes) -> Standing | None:
         """Keeps a standing that its client signed for this nonce; None if it did not."""
         public = self._enrolment.directory.clients.get(client)
         try:
-            made = Standing.decode(content)
+            standing = Standing.decode(content)
         except InputError:
             return None
-        if public is None or made.client != client or made.nonce != nonce or not made.is_signed_by(public):
+        is_for_us = standing.client == client and standing.nonce == nonce
+        if public is None or not is_for_us or not standing.is_signed_by(public):
             return None
         known = self._kept.get(public.hex())
-        if known is not None and known.num_rows > made.num_rows:
+        if known is not None and known.num_rows > standing.num_rows:
             self._log(f"client {self._enrolment.clients[client].name!r} has an older ledger than it had: an old copy?")
         else:
-            self._kept[public.hex()] = made
-        return made
+            self._kept[public.hex()] = standing
+        return standing
 
     def shown_to(self, client: int) -> bytes:
         """What the client signed last; empty if nothing."""
@@ -56,5 +57,5 @@ class Standings:
 
     def save(self) -> None:
         """On the disk."""
-        content = {key: made.encode().hex() for key, made in sorted(self._kept.items())}
-        write_durably(self._path, json.dumps(content, indent=1).encode())
+        content = {key: standing.encode().hex() for key, standing in sorted(self._kept.items())}
+        write_whole(self._path, json.dumps(content, indent=1).encode(), private=True, durable=True)

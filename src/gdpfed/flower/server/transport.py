@@ -12,44 +12,18 @@ Guarantees (tests of the same name):
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from gdpfed.errors import GdpfedError, InputError, MissingExtraError
-from gdpfed.flower.shared.deployment_settings import DeploymentSettings
+from gdpfed.errors import GdpfedError, InputError
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
+from gdpfed.flower.server.events import Events, no_events
+from gdpfed.flower.shared.carrier import Grid, Message, RecordDict, message_type, packet_in, record_of
 from gdpfed.flower.shared.enrolment import Enrolment
-from gdpfed.flower.shared.events import Events, no_events
 from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
 
-try:
-    from flwr.app import ConfigRecord, Message, RecordDict
-    from flwr.serverapp import Grid
-except ModuleNotFoundError:
-    raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
+__all__ = ["GridTransport"]
 
-__all__ = ["GridTransport", "message_type", "packet_in", "record_of"]
-
-_RECORD, _PACKET = "gdpfed", "packet"
 _LARGEST_TTL = 43200.0
-
-
-def message_type(stage: str) -> str:
-    """How Flower routes a stage."""
-    return f"query.{stage}" if stage == "announce" else f"train.{stage}"
-
-
-def record_of(packet: bytes) -> RecordDict:
-    """A packet as Flower carries it."""
-    return RecordDict({_RECORD: ConfigRecord({_PACKET: packet})})
-
-
-def packet_in(message: Message) -> bytes:
-    """The packet of a message; an InputError if it has none."""
-    if not message.has_content() or _RECORD not in message.content.config_records:
-        raise InputError("expected a message with a packet, got another")
-    packet = message.content.config_records[_RECORD].get(_PACKET)
-    if not isinstance(packet, bytes):
-        raise InputError("expected a message with a packet, got another")
-    return packet
 
 
 class GridTransport:
@@ -88,9 +62,8 @@ class GridTransport:
         wanted, self._is_first = enrolled if self._is_first else fewest, False
         while True:
             self._online = set(self._grid.get_node_ids())
-            new = self._unknown()
-            if new:
-                self._announce(new)
+            if unknown := self._unknown():
+                self._announce(unknown)
             present = sum(node in self._online for node in self._nodes.values())
             if present >= wanted:
                 return
@@ -127,16 +100,15 @@ class GridTransport:
 
     def _bind(self, node: int, encoded: bytes, nonce: bytes) -> None:
         claimed = Standing.decode(encoded)
-        made = self._take_standing(claimed.client, encoded, nonce)
-        if made is None:
+        standing = self._take_standing(claimed.client, encoded, nonce)
+        if standing is None:
             raise InputError("expected a signature of an enrolled client, got another: its key is not enrolled")
-        if made.node != node:
+        if standing.node != node:
             raise InputError("expected a signature for this node, got one for another")
-        bound = self._nodes.get(made.client)
-        name = self._enrolment.clients[made.client].name
-        if bound is not None and bound != node and bound in self._online:
+        if self._nodes.get(standing.client) in self._online - {node}:
+            name = self._enrolment.clients[standing.client].name
             raise InputError(f"client {name!r} is at another node already: is its home in use twice?")
-        self._nodes[made.client] = node
+        self._nodes[standing.client] = node
 
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Sends to the clients that are online; yields what comes back in time."""
@@ -165,12 +137,16 @@ class GridTransport:
             )
             for node, packet in packets.items()
         ]
-        numbers = self._pushed(outgoing) if outgoing else []
+        numbers = list(self._grid.push_messages(outgoing)) if outgoing else []
+        if len(numbers) != len(outgoing):
+            raise InputError(
+                f"expected the SuperLink to take {len(outgoing)} messages, got {len(numbers)}: is the model too large?"
+            )
         # A message that could not be pushed has no number: its node is lost.
         waiting = {number: node for number, node in zip(numbers, packets, strict=True) if number}
         deadline = time.monotonic() + seconds
         while waiting:
-            for reply in self._pulled(list(waiting)):
+            for reply in self._grid.pull_messages(list(waiting)):
                 node = waiting.get(reply.metadata.reply_to_message_id)
                 if node is None or reply.metadata.src_node_id != node:
                     continue
@@ -189,14 +165,3 @@ class GridTransport:
             time.sleep(self._settings.poll_seconds)
         if waiting:
             self._log(f"{stage}: {len(waiting)} of {len(packets)} nodes did not answer in {seconds:g} s")
-
-    def _pushed(self, outgoing: list[Message]) -> list[str]:
-        made = list(self._grid.push_messages(outgoing))
-        if len(made) != len(outgoing):
-            raise InputError(
-                f"expected the SuperLink to take {len(outgoing)} messages, got {len(made)}: is the model too large?"
-            )
-        return made
-
-    def _pulled(self, waiting: list[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(waiting)

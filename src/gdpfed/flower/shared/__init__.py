@@ -1,1 +1,1 @@
-"""What server and nodes of a deployment share: homes, enrolment, terms, packets."""
+"""What server and nodes of a deployment share: enrolment, terms, packets, models as vectors."""

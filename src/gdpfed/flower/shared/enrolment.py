@@ -13,9 +13,8 @@ Guarantees (tests of the same name):
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,25 +40,31 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 def _hex(content: Mapping[str, Any], name: str, num_bytes: int) -> bytes:
     text = content.get(name)
     try:
-        made = bytes.fromhex(text) if isinstance(text, str) else b""
+        value = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
-        made = b""
+        value = b""
     # One spelling for each value: what is signed is the value, what is pinned is the text.
-    if len(made) != num_bytes or made.hex() != text:
+    if len(value) != num_bytes or value.hex() != text:
         raise InputError(f"expected {name!r} of {num_bytes} bytes in hexadecimal, got something else")
-    return made
+    return value
 
 
-def _parsed(text: str | bytes, kind: str) -> dict[str, Any]:
-    if len(text) > _MOST_TEXT:
-        raise InputError(f"expected {kind} of at most {_MOST_TEXT} bytes, got {len(text)}")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"expected {kind} as JSON, got something else") from None
+def _checked(content: Any, kind: str, fields: set[str]) -> dict[str, Any]:
+    """A mapping of this kind with these fields and no others."""
     if not isinstance(content, dict) or content.get("gdpfed") != kind or content.get("format") != FORMAT:
-        raise InputError(f"expected {kind} with format {FORMAT}, got something else")
+        raise InputError(f"expected an {kind} with format {FORMAT}, got something else")
+    if set(content) != {"gdpfed", "format", *fields}:
+        raise InputError(f"expected an {kind} with {', '.join(sorted(fields))}, got other fields")
     return content
+
+
+def _parsed(text: str | bytes, kind: str) -> Any:
+    if len(text) > _MOST_TEXT:
+        raise InputError(f"expected an {kind} of at most {_MOST_TEXT} bytes, got {len(text)}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"expected an {kind} as JSON, got something else") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +82,10 @@ class Announcement:
             raise InputError(f"expected a printable name of up to {_LONGEST_NAME} characters")
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"expected {name} to be a number for client {self.name!r}")
-        check_epsilon(float(self.epsilon), field=f"epsilon of {self.name!r}")
-        check_delta(float(self.delta), field=f"delta of {self.name!r}")
+        check_epsilon(self.epsilon, field=f"epsilon of {self.name!r}")
+        check_delta(self.delta, field=f"delta of {self.name!r}")
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -112,11 +117,7 @@ class Announcement:
     @staticmethod
     def from_mapping(content: Any) -> "Announcement":
         """From `mapping`; not verified yet."""
-        fields = {"gdpfed", "format", "name", "identity", "epsilon", "delta", "signature"}
-        if not isinstance(content, dict) or set(content) != fields:
-            raise InputError(f"expected an announcement with {', '.join(sorted(fields))}, got something else")
-        if content["gdpfed"] != "announcement" or content["format"] != FORMAT:
-            raise InputError(f"expected an announcement with format {FORMAT}, got something else")
+        content = _checked(content, "announcement", {"name", "identity", "epsilon", "delta", "signature"})
         return Announcement(
             name=content["name"],
             identity=_hex(content, "identity", KEY_BYTES),
@@ -128,21 +129,15 @@ class Announcement:
     @staticmethod
     def from_json(text: str | bytes) -> "Announcement":
         """From `as_json`, verified."""
-        made = Announcement.from_mapping(_parsed(text, "announcement"))
-        made.verify()
-        return made
+        announcement = Announcement.from_mapping(_parsed(text, "announcement"))
+        announcement.verify()
+        return announcement
 
 
 def announce(*, name: str, identity: bytes, epsilon: float, delta: float) -> Announcement:
     """A client's announcement; ``identity`` is its private key."""
     unsigned = Announcement(name=name, identity=signing_public(identity), epsilon=epsilon, delta=delta)
-    return Announcement(
-        name=name,
-        identity=unsigned.identity,
-        epsilon=epsilon,
-        delta=delta,
-        signature=sign(identity, unsigned.signed()),
-    )
+    return replace(unsigned, signature=sign(identity, unsigned.signed()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,20 +209,19 @@ def signed_enrolment(clients: Sequence[Announcement], *, identity: bytes) -> Enr
     unsigned = Enrolment(server=signing_public(identity), clients=tuple(clients))
     for client in clients:
         client.verify()
-    return Enrolment(server=unsigned.server, clients=unsigned.clients, signature=sign(identity, unsigned.signed()))
+    return replace(unsigned, signature=sign(identity, unsigned.signed()))
 
 
 def enrolment_from_json(text: str | bytes, *, pinned: bytes | None = None) -> Enrolment:
     """From `Enrolment.as_json`, verified; one whose digest is ``pinned`` was verified before."""
-    content = _parsed(text, "enrolment")
-    listed = content.get("clients")
-    if not isinstance(listed, list) or set(content) != {"gdpfed", "format", "server", "clients", "signature"}:
-        raise InputError("expected an enrolment with server, clients and signature, got something else")
-    made = Enrolment(
+    content = _checked(_parsed(text, "enrolment"), "enrolment", {"server", "clients", "signature"})
+    if not isinstance(content["clients"], list):
+        raise InputError("expected a list of clients in an enrolment, got something else")
+    enrolment = Enrolment(
         server=_hex(content, "server", KEY_BYTES),
-        clients=tuple(Announcement.from_mapping(client) for client in listed),
+        clients=tuple(Announcement.from_mapping(client) for client in content["clients"]),
         signature=_hex(content, "signature", SIGNATURE_BYTES),
     )
-    if made.digest != pinned:
-        made.verify()
-    return made
+    if enrolment.digest != pinned:
+        enrolment.verify()
+    return enrolment

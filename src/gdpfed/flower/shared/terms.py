@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml
@@ -20,36 +21,21 @@ from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
 from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
 
-__all__ = ["Terms"]
+__all__ = ["StatedTolerance", "Terms"]
 
 _FORMAT = 2
 _LARGEST = 1 << 22
-_FIELDS = {
-    "gdpfed": str, "format": int, "run": str, "plan": str, "dropout_rate": float, "colluding_fraction": float,
-    "complete_up_to": int, "enrolment": str, "num_params": int, "test_seed": int | None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+class StatedTolerance:
+    """What every cohort must stand (`secure.noise_shares.Tolerance`), in the server's settings and in its terms."""
 
-    run: str
-    plan: str
     dropout_rate: float
     colluding_fraction: float
     complete_up_to: int
-    enrolment: bytes
-    num_params: int
-    test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < len(self.run) <= 200 and self.run.isprintable()):
-            raise InputError("expected a printable name of the run of up to 200 characters")
-        if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
-            raise InputError("expected the enrolment's digest and the number of parameters")
-        if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
-            raise InputError("expected test_seed >= 0")
         _ = self.tolerance
 
     @property
@@ -60,6 +46,26 @@ class Terms:
             colluding_fraction=self.colluding_fraction,
             complete_up_to=self.complete_up_to,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms(StatedTolerance):
+    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+
+    run: str
+    plan: str
+    enrolment: bytes
+    num_params: int
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < len(self.run) <= 200 and self.run.isprintable()):
+            raise InputError("expected a printable name of the run of up to 200 characters")
+        if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
+            raise InputError("expected the enrolment's digest and the number of parameters")
+        if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
+            raise InputError("expected test_seed >= 0")
 
     def verified_plan(self) -> Plan:
         """The plan, every epsilon of it computed again here."""
@@ -88,29 +94,23 @@ class Terms:
     def decode(content: bytes) -> "Terms":
         """From `encode`."""
         try:
-            read = json.loads(content) if len(content) <= _LARGEST else None
-        except (ValueError, RecursionError):
-            read = None
-        if not isinstance(read, dict) or set(read) != set(_FIELDS):
-            raise InputError(f"expected terms with {', '.join(sorted(_FIELDS))}, got something else")
-        for name, kind in _FIELDS.items():
-            if isinstance(read[name], bool) or not isinstance(read[name], kind):
-                raise InputError(f"expected another type of {name!r} in the terms")
-        if read.pop("gdpfed") != "terms" or read.pop("format") != _FORMAT:
-            raise InputError(f"expected terms of format {_FORMAT}, got something else")
-        try:
-            read["enrolment"] = bytes.fromhex(read["enrolment"])
-        except ValueError:
-            raise InputError("expected the enrolment's digest in hexadecimal") from None
-        made = Terms(**read)
-        if made.encode() != content:
+            fields = json.loads(content) if len(content) <= _LARGEST else {}
+            if (fields.pop("gdpfed"), fields.pop("format")) != ("terms", _FORMAT):
+                raise InputError(f"expected terms of format {_FORMAT}, got something else")
+            terms = from_mapping(Terms, {**fields, "enrolment": bytes.fromhex(fields["enrolment"])}, source="the terms")
+            is_same = terms.encode() == content
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise InputError("expected the terms of a run as JSON, got something else") from None
+        if not is_same:
             raise InputError("expected terms as this version writes them, got another spelling")
-        return made
+        return terms
 
     @staticmethod
     def opened(content: bytes, *, server: bytes) -> "Terms":
         """From `signed`, if the owner of the public key ``server`` signed it."""
-        made = Terms.decode(content[SIGNATURE_BYTES:])
-        if not verified(server, made.digest, content[:SIGNATURE_BYTES]):
+        terms = Terms.decode(content[SIGNATURE_BYTES:])
+        if not verified(server, terms.digest, content[:SIGNATURE_BYTES]):
             raise PrivacyError("the terms are not signed by the pinned server")
-        return made
+        return terms

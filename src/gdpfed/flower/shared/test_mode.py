@@ -38,11 +38,7 @@ def randomness_for(session: Session, *, client: int, test_seed: int | None) -> R
     if test_seed is None:
         return SystemRandomness()
     return SimulatedRandomness(
-        seed=test_seed,
-        round_number=session.round_number,
-        client=client,
-        place=session.place,
-        attempt=session.attempt,
+        seed=test_seed, round_number=session.round_number, client=client, place=session.place, attempt=session.attempt
     )
 
 
@@ -58,10 +54,10 @@ def stop_here(point: str, round_number: int | None = None) -> None:
     if asked.startswith("@"):
         path = Path(asked[1:])
         words = path.read_text(encoding="utf-8").split() if path.is_file() else []
-        found = next((word for word in words if word in here), None)
-        if found is None:
+        wanted = next((word for word in words if word in here), None)
+        if wanted is None:
             return
-        words.remove(found)
+        words.remove(wanted)
         path.write_text(" ".join(words), encoding="utf-8")
     elif asked not in here:
         return

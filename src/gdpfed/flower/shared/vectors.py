@@ -36,18 +36,17 @@ class ModelShape:
 
 def _is_module(model: Any) -> bool:
     """Without importing PyTorch for those who do not use it."""
-    return any(
-        kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__
-    )
+    module = ("torch.nn.modules.module", "Module")
+    return any((kind.__module__, kind.__name__) == module for kind in type(model).__mro__)
 
 
 def _arrays(model: Any) -> list[NDArray[Any]]:
     if not isinstance(model, Sequence) or isinstance(model, str | bytes):
         raise InputError(f"expected a torch.nn.Module or a list of numpy arrays as model, got {type(model).__name__}")
     arrays = [np.asarray(part) for part in model]
-    for place, array in enumerate(arrays):
+    for index, array in enumerate(arrays):
         if array.dtype.kind != "f":
-            raise InputError(f"expected arrays of real numbers in the model, got {array.dtype} at place {place}")
+            raise InputError(f"expected arrays of real numbers in the model, got {array.dtype} at index {index}")
     return arrays
 
 
@@ -59,11 +58,11 @@ def shape_of(model: Any) -> ModelShape:
         refuse_running_statistics(model)
         named = [(name, int(parameter.numel())) for name, parameter in model.named_parameters()]
     else:
-        named = [(f"array{place}", int(array.size)) for place, array in enumerate(_arrays(model))]
-    made = ModelShape(names=tuple(name for name, _ in named), sizes=tuple(size for _, size in named))
-    if made.num_params == 0:
+        named = [(f"array{index}", int(array.size)) for index, array in enumerate(_arrays(model))]
+    shape = ModelShape(names=tuple(name for name, _ in named), sizes=tuple(size for _, size in named))
+    if shape.num_params == 0:
         raise InputError("expected a model with parameters, got none")
-    return made
+    return shape
 
 
 def to_vector(model: Any) -> NDArray[np.float64]:
@@ -77,19 +76,14 @@ def to_vector(model: Any) -> NDArray[np.float64]:
 
 def with_vector(model: Any, vector: NDArray[Any]) -> Any:
     """A copy of the model with these parameters."""
-    if _is_module(model):
-        import torch
+    parts = np.split(vector, np.cumsum(shape_of(model).sizes)[:-1])
+    if not _is_module(model):
+        arrays = zip(_arrays(model), parts, strict=True)
+        return [np.array(part, dtype=array.dtype).reshape(array.shape) for array, part in arrays]
+    import torch
 
-        made = copy.deepcopy(model)
-        start = 0
-        with torch.no_grad():
-            for parameter in made.parameters():
-                part = vector[start : start + parameter.numel()]
-                parameter.copy_(torch.from_numpy(np.array(part)).view_as(parameter))
-                start += parameter.numel()
-        return made
-    arrays, start = [], 0
-    for array in _arrays(model):
-        arrays.append(np.array(vector[start : start + array.size], dtype=array.dtype).reshape(array.shape))
-        start += array.size
-    return arrays
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter, part in zip(changed.parameters(), parts, strict=True):
+            parameter.copy_(torch.from_numpy(np.array(part)).view_as(parameter))
+    return changed

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 
 from gdpfed.errors import InputError
 from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
-from gdpfed.secure.session import HASH_BYTES
 
 __all__ = ["NONCE_BYTES", "STAGES", "Standing", "pack", "unpack"]
 
@@ -50,14 +49,13 @@ def unpack(content: bytes, *, stage: str, num_parts: int) -> tuple[bytes, ...]:
     start = _HEAD.size + num_parts * _LENGTH.size
     if len(content) < start:
         raise InputError(f"expected a packet of stage {stage!r}, got {len(content)} bytes")
-    magic, version, number, found = _HEAD.unpack_from(content)
+    magic, version, number, stated_parts = _HEAD.unpack_from(content)
     if magic != _MAGIC or version != _VERSION:
         raise InputError(f"expected a packet of version {_VERSION}, got something else: are both sides up to date?")
-    if number != STAGES.index(stage) or found != num_parts:
+    if number != STAGES.index(stage) or stated_parts != num_parts:
         raise InputError(f"expected a packet of stage {stage!r} with {num_parts} parts, got another")
     parts = []
-    for place in range(num_parts):
-        (length,) = _LENGTH.unpack_from(content, _HEAD.size + place * _LENGTH.size)
+    for (length,) in _LENGTH.iter_unpack(content[_HEAD.size : start]):
         if length > len(content) - start:
             raise InputError(f"expected a packet of stage {stage!r} that ends with its parts, got a shorter one")
         parts.append(content[start : start + length])
@@ -106,8 +104,6 @@ class Standing:
         if len(content) != _STANDING.size + SIGNATURE_BYTES:
             raise InputError(f"expected a standing of {_STANDING.size + SIGNATURE_BYTES} bytes, got {len(content)}")
         client, nonce, node, num_rows, head = _STANDING.unpack_from(content)
-        if len(nonce) != NONCE_BYTES or len(head) != HASH_BYTES:
-            raise AssertionError("the layout has these lengths")
         return Standing(
             client=client, nonce=nonce, node=node, num_rows=num_rows, head=head, signature=content[_STANDING.size :]
         )

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.node.own_ledger import JoinedRun, Spend
+from gdpfed.flower.node.node_home import NodeBudget, NodeHome, make_node_home
+from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
-from gdpfed.flower.server.released import Kept, KeptSums
+from gdpfed.flower.server.recovery import KeptSum, KeptSums
 from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.shared.enrolment import announce, signed_enrolment
-from gdpfed.flower.shared.homes import NodeBudget, NodeHome, make_node_home
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import VARIABLE, check_test_mode
 from gdpfed.flower.shared.wire import Standing
@@ -50,96 +50,96 @@ def home_of(path: Path, *, epsilon: float = 1.0, epsilon_server: float | None = 
 
 def test_joining_charges_the_whole_plan(tmp_path: Path) -> None:
     home = home_of(tmp_path, epsilon=1.3)
-    with Spend(home) as spend:
-        spend.join(terms_of("one"), PLAN, 0, home.budget)
+    with OwnLedger(home) as ledger:
+        ledger.join(terms_of("one"), PLAN, 0, home.budget)
     # Read again: it is on the disk, with all rounds, though none was run.
-    with Spend(home) as spend:
-        assert spend.events() == [PLAN.mechanism(PLAN.groups[0])]
-        assert spent(spend.events(), delta=DELTA) == pytest.approx(1.0, abs=1e-3)
+    with OwnLedger(home) as ledger:
+        assert ledger.events() == [PLAN.mechanism(PLAN.groups[0])]
+        assert spent(ledger.events(), delta=DELTA) == pytest.approx(1.0, abs=1e-3)
         with pytest.raises(PrivacyError, match="rounds do not fit"):
-            spend.join(terms_of("two"), PLAN, 0, home.budget)
+            ledger.join(terms_of("two"), PLAN, 0, home.budget)
         with pytest.raises(PrivacyError, match="on other terms"):
-            spend.run(Terms(**{**vars(terms_of("one")), "num_params": 4}))
-        assert len(spend.runs) == 1
-    with Spend(home) as spend:
+            ledger.run(Terms(**{**vars(terms_of("one")), "num_params": 4}))
+        assert len(ledger.runs) == 1
+    with OwnLedger(home) as ledger:
         # Two runs compose: 1.0 and 1.0 are less than 2.
-        spend.join(terms_of("two"), PLAN, 0, NodeBudget(name="x", epsilon=1.7, delta=DELTA))
-        assert 1.0 < spent(spend.events(), delta=DELTA) < 1.7
+        ledger.join(terms_of("two"), PLAN, 0, NodeBudget(name="x", epsilon=1.7, delta=DELTA))
+        assert 1.0 < spent(ledger.events(), delta=DELTA) < 1.7
 
 
 def test_a_group_above_the_budget_is_refused(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    with Spend(home) as spend:
+    with OwnLedger(home) as ledger:
         with pytest.raises(PrivacyError, match="this node allows 1 at delta"):
-            spend.join(terms_of("one"), PLAN, 1, home.budget)
+            ledger.join(terms_of("one"), PLAN, 1, home.budget)
         with pytest.raises(PrivacyError, match="this node allows"):
-            spend.join(terms_of("one"), PLAN, 0, NodeBudget(name="x", epsilon=1.0, delta=DELTA / 2))
-        assert not spend.runs
+            ledger.join(terms_of("one"), PLAN, 0, NodeBudget(name="x", epsilon=1.0, delta=DELTA / 2))
+        assert not ledger.runs
 
 
-def joined(spend: Spend, home: NodeHome) -> JoinedRun:
-    return spend.join(terms_of("one"), PLAN, 0, home.budget)
+def joined(ledger: OwnLedger, home: NodeHome) -> JoinedRun:
+    return ledger.join(terms_of("one"), PLAN, 0, home.budget)
 
 
 def test_sessions_only_go_up(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    with Spend(home) as spend:
-        run = joined(spend, home)
-        spend.begin(run, round_number=0, attempt=1)
+    with OwnLedger(home) as ledger:
+        run = joined(ledger, home)
+        ledger.begin(run, (0, 1))
         for round_number, attempt in ((0, 1), (0, 0)):
             with pytest.raises(PrivacyError, match="none is answered twice"):
-                spend.begin(run, round_number=round_number, attempt=attempt)
-    with Spend(home) as spend:
-        run = spend.runs[terms_of("one").digest.hex()]
+                ledger.begin(run, (round_number, attempt))
+    with OwnLedger(home) as ledger:
+        run = ledger.runs[terms_of("one").digest.hex()]
         with pytest.raises(PrivacyError, match="none is answered twice"):
-            spend.begin(run, round_number=0, attempt=1)
+            ledger.begin(run, (0, 1))
         with pytest.raises(PrivacyError, match="fewer than 1000 attempts"):
-            spend.begin(run, round_number=1, attempt=1000)
+            ledger.begin(run, (1, 1000))
         with pytest.raises(PrivacyError, match="beyond them"):
-            spend.begin(run, round_number=2, attempt=0)
-        spend.begin(run, round_number=1, attempt=0)
+            ledger.begin(run, (2, 0))
+        ledger.begin(run, (1, 0))
 
 
 def test_a_round_released_twice_takes_the_place_of_the_last(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    with Spend(home) as spend:
-        run = joined(spend, home)
-        spend.begin(run, round_number=0, attempt=0)
-        spend.reveal(run, round_number=0, attempt=0)
-        spend.begin(run, round_number=0, attempt=1)
+    with OwnLedger(home) as ledger:
+        run = joined(ledger, home)
+        ledger.begin(run, (0, 0))
+        ledger.reveal(run, (0, 0))
+        ledger.begin(run, (0, 1))
         with pytest.raises(PrivacyError, match="1 of them twice"):
-            spend.begin(run, round_number=1, attempt=0)
+            ledger.begin(run, (1, 0))
 
 
 def test_sent_inputs_are_capped(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    with Spend(home) as spend:
-        run = joined(spend, home)
+    with OwnLedger(home) as ledger:
+        run = joined(ledger, home)
         for attempt in range(2):
-            spend.begin(run, round_number=0, attempt=attempt)
-            spend.send(run, home.budget, round_number=0, attempt=attempt)
+            ledger.begin(run, (0, attempt))
+            ledger.send(run, (0, attempt), home.budget)
             with pytest.raises(PrivacyError, match=r"sent already|as many as"):
-                spend.send(run, home.budget, round_number=0, attempt=attempt)
+                ledger.send(run, (0, attempt), home.budget)
         assert run.sent == run.cap == 2
         with pytest.raises(PrivacyError, match="as many as its plan allows"):
-            spend.check_input(run, home.budget)
-        assert spend.precision == pytest.approx(2 / run.event.noise_multiplier**2)
+            ledger.check_input(run, home.budget)
+        assert ledger.precision == pytest.approx(2 / run.event.noise_multiplier**2)
     strict = home_of(tmp_path / "strict", epsilon_server=0.01)
-    with Spend(strict) as spend:
-        run = joined(spend, strict)
+    with OwnLedger(strict) as ledger:
+        run = joined(ledger, strict)
         with pytest.raises(PrivacyError, match=r"more than the 0\.01 that its owner allows"):
-            spend.check_input(run, strict.budget)
+            ledger.check_input(run, strict.budget)
 
 
 def test_a_lowered_budget_counts_at_once(tmp_path: Path) -> None:
     home = home_of(tmp_path)
-    with Spend(home) as spend:
-        joined(spend, home)
-        spend.check_budget(home.budget)
+    with OwnLedger(home) as ledger:
+        joined(ledger, home)
+        ledger.check_budget(home.budget)
         with pytest.raises(PrivacyError, match="that its owner now allows"):
-            spend.check_budget(NodeBudget(name="x", epsilon=0.9, delta=DELTA))
+            ledger.check_budget(NodeBudget(name="x", epsilon=0.9, delta=DELTA))
         with pytest.raises(PrivacyError, match="that its owner now allows"):
-            spend.check_budget(NodeBudget(name="x", epsilon=1.0, delta=DELTA / 10))
+            ledger.check_budget(NodeBudget(name="x", epsilon=1.0, delta=DELTA / 10))
 
 
 def test_refusals_do_not_flatter(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_refusals_do_not_flatter(tmp_path: Path) -> None:
     cost = spent([event], delta=DELTA)
     tight = NodeBudget(name="x", epsilon=math.nextafter(cost, 0), delta=math.nextafter(DELTA, 1), epsilon_server=0.01)
     home = home_of(tmp_path)
-    with Spend(home) as spend:
+    with OwnLedger(home) as ledger:
         with pytest.raises(PrivacyError, match="of the plan costs epsilon") as refused:
-            spend.join(terms_of("one"), PLAN, 0, tight)
+            ledger.join(terms_of("one"), PLAN, 0, tight)
         shown = [
             Decimal(found) for found in re.findall(r"(?:epsilon|delta|allows) ([0-9.e-]+[0-9])", str(refused.value))
         ]
@@ -158,13 +158,13 @@ def test_refusals_do_not_flatter(tmp_path: Path) -> None:
         assert shown[0] >= Decimal(cost) > Decimal(tight.epsilon) >= shown[2]
         assert shown[1] >= Decimal(repr(PLAN.groups[0].delta))
         assert shown[3] <= Decimal(tight.delta)
-        run = joined(spend, home)
+        run = joined(ledger, home)
         with pytest.raises(PrivacyError, match="that its owner now allows") as refused:
-            spend.check_budget(dataclasses.replace(tight, delta=DELTA))
+            ledger.check_budget(dataclasses.replace(tight, delta=DELTA))
         cost_shown, allowed = re.findall(r"cost ([0-9.]+), more than the epsilon ([0-9.]+)", str(refused.value))[0]
         assert Decimal(cost_shown) >= Decimal(cost) > Decimal(allowed)
         with pytest.raises(PrivacyError, match="show the server epsilon") as refused:
-            spend.check_input(run, tight)
+            ledger.check_input(run, tight)
         server = gaussian_epsilon(noise_multiplier=event.noise_multiplier, num_releases=1, delta=DELTA)
         assert Decimal(re.findall(r"epsilon ([0-9.]+)", str(refused.value))[0]) >= Decimal(server * (1 - 1e-9))
 
@@ -182,7 +182,7 @@ def test_a_state_is_not_given_back_beside_the_next(tmp_path: Path, monkeypatch: 
 
     def agree() -> None:
         with sessions.claimed(bytes(32), "agree") as saved:
-            monkeypatch.setattr("gdpfed.flower.shared.homes.sync_folder", failing)
+            monkeypatch.setattr("gdpfed.files.sync_folder", failing)
             sessions.keep(bytes(32), "reveal", saved)
 
     with pytest.raises(InputError, match="cannot write"):
@@ -269,7 +269,7 @@ def test_a_kept_sum_comes_back(tmp_path: Path) -> None:
     total = np.arange(5, dtype=np.uint32)
     sums = KeptSums(tmp_path, 3)
     assert sums.find(0) is None
-    sums.keep(0, Kept(total=total, attempts={"a": 2}))
+    sums.keep(0, KeptSum(total=total, attempts={"a": 2}))
     found = KeptSums(tmp_path, 3).find(0)
     assert found is not None
     assert np.array_equal(found.total, total)

@@ -6,18 +6,15 @@ that the server signs; the rest is the server's own business.
 
 from dataclasses import dataclass
 
-import tomli_w
-
-from gdpfed.config import from_mapping, parse_toml
 from gdpfed.errors import InputError
+from gdpfed.flower.shared.terms import StatedTolerance
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
-from gdpfed.secure.noise_shares import Tolerance
 
-__all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
+__all__ = ["DeploymentSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeploymentSettings:
+class DeploymentSettings(StatedTolerance):
     """Seconds are how long the server waits for the answers of a stage; who answers later is lost.
 
     ``dropout_rate``, ``colluding_fraction`` and ``complete_up_to`` are what every cohort must stand
@@ -44,7 +41,7 @@ class DeploymentSettings:
     test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        _ = self.tolerance
+        super().__post_init__()
         for name in ("start", "announce", "keys", "shares", "input", "agree", "reveal", "poll"):
             value = getattr(self, f"{name}_seconds")
             if not 0 < value < 1e7:
@@ -57,25 +54,6 @@ class DeploymentSettings:
         if self.test_seed is not None and self.test_seed < 0:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
 
-    @property
-    def tolerance(self) -> Tolerance:
-        """What every cohort must stand."""
-        return Tolerance(
-            dropout_rate=self.dropout_rate,
-            colluding_fraction=self.colluding_fraction,
-            complete_up_to=self.complete_up_to,
-        )
-
     def seconds(self, stage: str) -> float:
         """How long the answers of a stage may take."""
         return float(getattr(self, f"{stage}_seconds"))
-
-
-def settings_to_toml(settings: DeploymentSettings) -> str:
-    """The text of the file."""
-    return tomli_w.dumps({name: value for name, value in vars(settings).items() if value is not None})
-
-
-def settings_from_toml(text: str, *, source: str) -> DeploymentSettings:
-    """From `settings_to_toml`, or written by hand."""
-    return from_mapping(DeploymentSettings, parse_toml(text, source=source), source=source)
