@@ -13,7 +13,7 @@ from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_c
 from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
-from gdpfed.training.rounds import initial_state
+from gdpfed.training.rounds import Updates, initial_state
 from gdpfed.training.sampling import sample_clients
 from tests.audit.plans import small_plan
 
@@ -58,6 +58,11 @@ def test_canaries_follow_the_seed() -> None:
         assert len(np.unique(first.scores["likelihood ratio"])) == len(first.inside)
 
 
+def sending(updates: torch.Tensor) -> Updates:
+    """Clients that send their row."""
+    return lambda _state, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])])
+
+
 @pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
 def test_same_as_the_protocol(method: str) -> None:
     """Keys, masks, shares and messages change nothing; an empty group's noise is the server's."""
@@ -68,15 +73,8 @@ def test_same_as_the_protocol(method: str) -> None:
     state = dataclasses.replace(initial_state(torch.zeros(40), 15), round_number=3)
     for clients in (np.array([0, 2, 5, 7, 8, 10]), np.array([], dtype=np.int64)):
         sums = [
-            release(
-                state,
-                plan=plan,
-                assignment=assignment,
-                clients=clients,
-                updates=lambda _parameters, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])]),
-                seed=9,
-            ).sums
-            for release in (IntegerRelease(plan, num_params=40), SecureRelease(plan, num_params=40))
+            release(plan, assignment, sending(updates), seed=9, num_params=40)(state, clients).sums
+            for release in (IntegerRelease, SecureRelease)
         ]
         for ours, theirs in zip(*sums, strict=True):
             assert torch.equal(ours, theirs)
@@ -90,25 +88,16 @@ def test_same_as_the_protocol_with_losses(method: str) -> None:
     assignment = np.array([0] * 6 + [1] * 5 + [2] * 4)
     updates = torch.from_numpy(generator.normal(size=(15, 12)))
     tolerance = every_size_complete(dropout=0.3, colluders=0.1)
-    ours = IntegerRelease(plan, num_params=12, tolerance=tolerance)
-    theirs = SecureRelease(plan, num_params=12, dropout=0.3, colluders=0.1)
     ends = set()
     for seed in (1, 2, 3):
+        bound = (plan, assignment, sending(updates))
+        ours = IntegerRelease(*bound, seed=seed, num_params=12, tolerance=tolerance)
+        theirs = SecureRelease(*bound, seed=seed, num_params=12, dropout=0.3, colluders=0.1)
         for number in range(10):
             # Of one or two clients also: those are given up.
             clients = np.flatnonzero(generator.random(15) < (0.1, 0.4)[number % 2])
             state = dataclasses.replace(initial_state(torch.zeros(12), 15), round_number=number)
-            one, two = (
-                release(
-                    state,
-                    plan=plan,
-                    assignment=assignment,
-                    clients=clients,
-                    updates=lambda _parameters, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])]),
-                    seed=seed,
-                ).sums
-                for release in (ours, theirs)
-            )
+            one, two = (release(state, clients).sums for release in (ours, theirs))
             assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
             for planned in ours._planned:
                 cohort = [int(client) for client in clients if assignment[client] in planned.groups]
@@ -131,18 +120,12 @@ def test_a_sum_that_is_given_up_is_the_protocols() -> None:
             and not course.unmasked
             and (course.attempt, bool(course.arrived)) == wanted
         )
+        bound = (plan, np.zeros(3, dtype=np.int64), sending(updates))
         one, two = (
-            release(
-                initial_state(torch.zeros(6), 3),
-                plan=plan,
-                assignment=np.zeros(3, dtype=np.int64),
-                clients=np.array(clients),
-                updates=lambda _parameters, chosen: iter([(chosen, updates[torch.from_numpy(chosen)])]),
-                seed=seed,
-            ).sums
+            release(initial_state(torch.zeros(6), 3), np.array(clients)).sums
             for release in (
-                IntegerRelease(plan, num_params=6, tolerance=tolerance),
-                SecureRelease(plan, num_params=6, dropout=0.45),
+                IntegerRelease(*bound, seed=seed, num_params=6, tolerance=tolerance),
+                SecureRelease(*bound, seed=seed, num_params=6, dropout=0.45),
             )
         )
         assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
@@ -155,18 +138,18 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
     num = 4_000
     for dropout, colluders in ((0.0, 0.0), (0.3, 0.0), (0.1, 0.1), (0.3, 0.2)):
         tolerance = every_size_complete(dropout=dropout, colluders=colluders)
-        release = IntegerRelease(plan, num_params=num, tolerance=tolerance)
         for cohort in (0, 1, 2, 5, 12):
             squares = []
             for seed in range(4):
-                made = release(
-                    initial_state(torch.zeros(num), 12),
-                    plan=plan,
-                    assignment=np.zeros(12, dtype=np.int64),
-                    clients=np.arange(cohort),
-                    updates=lambda _, chosen: iter([(chosen, torch.zeros(len(chosen), num, dtype=torch.float64))]),
+                release = IntegerRelease(
+                    plan,
+                    np.zeros(12, dtype=np.int64),
+                    sending(torch.zeros((12, num), dtype=torch.float64)),
                     seed=seed,
+                    num_params=num,
+                    tolerance=tolerance,
                 )
+                made = release(initial_state(torch.zeros(num), 12), np.arange(cohort))
                 squares.append((made.server_sums[0] / plan.groups[0].noise_std).square().mean().item())
                 assert made.sums[0].std() >= 0.9 * made.server_sums[0].std()
             assert abs(np.mean(squares) - 1) < 6 * np.sqrt(2 / (4 * num))

@@ -12,6 +12,7 @@ from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.budgets import parse_compact
+from gdpfed.runs.loop import run
 from gdpfed.runs.simulate import prepare
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.task import Task, load_task
@@ -45,9 +46,7 @@ def few_images(name: str, *, data_dir: str | Path | None = None) -> Dataset:
 def test_training_is_the_simulators(tiny: Task, plan: Plan) -> None:
     simulation = prepare(tiny, plan, seed=5, num_workers=1)
     try:
-        state = simulation.initial_state()
-        for _ in range(plan.num_rounds):
-            state, _ = simulation.run_round(state)
+        state = run(None, simulation.work())
         seen = train_with_canaries(simulation, place=1, num_canaries=0)
     finally:
         simulation.trainer.close()

@@ -5,8 +5,7 @@ every round it is sampled for. Half of the canaries are in the population. The o
 the server's view needs, and are left out of every sum. Coordinates do not meet, so thousands of canaries are judged in
 one training, and their scores are independent of each other.
 
-Sums are looked at before Top-k, which comes after the noise and can only hide something: the server sees them so, and
-Top-k would make one canary's coordinate depend on the others'.
+Sums are looked at as they are released, before Top-k, which can only hide something: the server sees them so.
 
 Integer sums lose clients as the secure sum does, if ``tolerance`` says so. Then the server's view has sums of its own
 (`integer_release`), and who took part is who was sampled: a canary that vanished is missed there, which costs power.
@@ -35,11 +34,12 @@ from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.secure.noise_shares import Tolerance
-from gdpfed.training.rounds import Release, float_release, initial_state
+from gdpfed.training.releases.float_sums import float_release
+from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates, initial_state
 from gdpfed.training.sampling import sample_clients
 
 __all__ = [
-    "MECHANISMS", "SEEDS", "CanaryPath", "MakeRelease", "Observed", "ViewedCanaries", "before_top_k", "float_path",
+    "MECHANISMS", "SEEDS", "CanaryPath", "MakeRelease", "Observed", "ViewedCanaries", "float_path",
     "integer_path", "observe", "scored", "send_canaries",
 ]  # fmt: skip
 
@@ -55,8 +55,18 @@ SEEDS = 2**32
 class MakeRelease(Protocol):
     """Makes what releases sums of so many coordinates, with such losses."""
 
-    def __call__(self, plan: Plan, /, *, num_params: int, tolerance: Tolerance) -> Release:
-        """For one plan."""
+    def __call__(
+        self,
+        plan: Plan,
+        assignment: IntArray,
+        updates: Updates,
+        /,
+        *,
+        seed: int,
+        num_params: int,
+        tolerance: Tolerance,
+    ) -> Release:
+        """For one plan and its clients."""
         ...
 
 
@@ -89,7 +99,11 @@ class ViewedCanaries:
     server: ScoredCanaries
 
 
-float_path = CanaryPath(make_release=lambda _plan, **_sizes: float_release)
+float_path = CanaryPath(
+    make_release=lambda plan, assignment, updates, *, seed, **_sizes: float_release(
+        plan, assignment, updates, seed=seed
+    )
+)
 integer_path = CanaryPath(make_release=IntegerRelease)
 
 
@@ -98,44 +112,39 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
     plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
     inside = np.arange(num_canaries) < num_canaries // 2
     assignment = np.full(num_canaries, audited.group_index, dtype=np.int64)
-    obeyed = before_top_k(path.plan(plan))
-    release = path.make_release(obeyed, num_params=num_canaries, tolerance=tolerance or every_size_complete())
     state = initial_state(torch.zeros(num_canaries), num_canaries)
     participations = np.zeros(num_canaries, dtype=np.int64)
     sums = np.empty((plan.num_rounds, num_canaries))
     server_sums = np.empty_like(sums)
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
 
-    def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    def updates(_: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         for start in range(0, len(clients), _CHUNK):
             chunk = clients[start : start + _CHUNK]
             rows = torch.zeros((len(chunk), num_canaries), dtype=torch.float64)
             rows[torch.arange(len(chunk)), torch.from_numpy(chunk)] = _TOO_LONG * group.clip_norm
             yield chunk, rows
 
+    release = path.make_release(
+        path.plan(plan),
+        assignment,
+        updates,
+        seed=seed,
+        num_params=num_canaries,
+        tolerance=tolerance or every_size_complete(),
+    )
     for round_number in range(plan.num_rounds):
         sampled = sample_clients(plan, assignment, participations, seed=seed, round_number=round_number)
         participations[sampled] += 1
         taking_part[round_number, sampled] = True
-        released = release(
-            # The noise has the address of this state's round.
-            replace(state, round_number=path.noise_round(round_number)),
-            plan=obeyed,
-            assignment=assignment,
-            clients=sampled[inside[sampled]],
-            updates=updates,
-            seed=seed,
-        )
+        # The noise has the address of this state's round.
+        addressed = replace(state, round_number=path.noise_round(round_number))
+        released = release(addressed, sampled[inside[sampled]])
         sums[round_number] = released.sums[audited.sum_index].numpy()
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
         server_sums[round_number] = known[audited.sum_index].numpy()
     stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
     return Observed(sums=stds, server_sums=server_stds, taking_part=taking_part, inside=inside)
-
-
-def before_top_k(plan: Plan) -> Plan:
-    """The same plan, keeping every coordinate."""
-    return replace(plan, groups=tuple(replace(group, keep_fraction=1.0) for group in plan.groups))
 
 
 def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> ViewedCanaries:

@@ -25,8 +25,8 @@ from gdpfed.planning.plan import Plan
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance
 from gdpfed.secure.randomness import Randomness
-from gdpfed.training import mechanism
-from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+from gdpfed.training.releases.float_sums import clipped_sums
+from gdpfed.training.rounds import IntArray, Release, Released, TrainingState, Updates, cohort_sizes
 
 __all__ = ["CONTROLS", "Control"]
 
@@ -63,36 +63,26 @@ def _thrice_the_clip_norm(plan: Plan) -> Plan:
     return dataclasses.replace(plan, groups=groups, clip_norm=3 * plan.clip_norm)
 
 
-def _without_noise(
-    state: TrainingState,
-    *,
-    plan: Plan,
-    assignment: NDArray[np.int64],
-    clients: NDArray[np.int64],
-    updates: Updates,
-    seed: int,  # noqa: ARG001 - nothing is drawn
-) -> Released:
-    """`rounds.float_release`, but for the noise."""
-    sums = [torch.zeros(len(state.parameters), dtype=torch.float64) for _ in plan.groups]
-    for chunk, moved in updates(state.parameters, clients):
-        for client, row in zip(chunk.tolist(), moved, strict=True):
-            group = plan.groups[int(assignment[client])]
-            sums[int(assignment[client])] += (
-                mechanism.clip(row.unsqueeze(0), clip_norm=group.clip_norm)[0] * group.scale
-            )
-    if plan.release == "pooled":
-        return Released(sums=[torch.stack(sums).sum(0)], clipped=0, dropped=0)
-    return Released(sums=sparsified(plan, sums), clipped=0, dropped=0)
+def _without_noise(plan: Plan, assignment: IntArray, updates: Updates, /, **_: object) -> Release:
+    """`float_sums.float_release`, but for the noise."""
+
+    def release(state: TrainingState, clients: IntArray) -> Released:
+        sums, _, _ = clipped_sums(state, plan, assignment, clients, updates)
+        if plan.release == "pooled":
+            sums = [torch.stack(sums).sum(0)]
+        return Released(sums=sums, clients=clients, cohort=cohort_sizes(plan, assignment, clients))
+
+    return release
 
 
 def _fixed_size(
     plan: Plan,
-    assignment: NDArray[np.int64],
-    participations: NDArray[np.int64],  # noqa: ARG001 - a cap makes no difference here
+    assignment: IntArray,
+    participations: IntArray,  # noqa: ARG001 - a cap makes no difference here
     *,
     seed: int,
     round_number: int,
-) -> NDArray[np.int64]:
+) -> IntArray:
     """As many clients of each group as are expected, no more and no fewer."""
     generator = streams.generator(seed, "sample", round_number=round_number)
     chosen = []
@@ -125,7 +115,7 @@ CONTROLS: tuple[Control, ...] = (
         name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
     ),
     Control(name="a cohort of fixed size", sampler=_fixed_size),
-    Control(name="no noise", path=CanaryPath(make_release=lambda _plan, **_sizes: _without_noise)),
+    Control(name="no noise", path=CanaryPath(make_release=_without_noise)),
     Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
     Control(name="zeros for a lost sum", losing=functools.partial(IntegerRelease, lost_sum=_zeros)),
     Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),

@@ -1,6 +1,6 @@
 """`gdpfed audit --train`: canaries among the clients of a real training.
 
-Place: over `rounds.run_round`, which is the simulator's own. Canaries join one group of the population, each by a fair
+Place: over `runs/loop.py`, the simulator's own. Canaries join one group of the population, each by a fair
 coin; sampled like everyone, they send ten times the clip norm along a random direction of their own instead of
 training. The adversary looks at each released sum along each direction. Other clients' updates, and other canaries',
 get in the way: that costs power, never soundness.
@@ -13,6 +13,7 @@ Guarantees (tests of the same name):
   canaries_move_the_sums           the inside ones along their own direction, when sampled; the others not.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -32,9 +33,11 @@ from gdpfed.audit.scores import release_scores, server_scores
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
-from gdpfed.runs.simulate import Evaluation, Simulation, prepare
+from gdpfed.runs.loop import Evaluation, run
+from gdpfed.runs.simulate import Simulation, prepare
 from gdpfed.tasks.task import Task
-from gdpfed.training.rounds import Release, Released, TrainingState, initial_state, run_round
+from gdpfed.training.rounds import IntArray, Released, TrainingState, sparsified
+from gdpfed.training.sampling import poisson
 
 __all__ = ["TrainingAudit", "TrainingObserved", "audit_training", "train_with_canaries"]
 
@@ -88,21 +91,6 @@ class TrainingAudit:
         return {"contradicted": self.contradicted, **content}
 
 
-class _Watched:
-    """A release whose sums are looked at along every canary's direction."""
-
-    def __init__(self, inner: Release, directions: Tensor, *, place: int, noise_std: float) -> None:
-        self._inner, self._directions, self._place, self._noise_std = inner, directions, place, noise_std
-        self.seen: list[NDArray[np.float64]] = []
-
-    def __call__(self, state: TrainingState, **given: Any) -> Released:
-        """What the inner one releases."""
-        released = self._inner(state, **given)
-        total = released.sums[0 if given["plan"].release == "pooled" else self._place]
-        self.seen.append((self._directions @ total.float()).double().numpy() / self._noise_std)
-        return released
-
-
 def _directions(num_canaries: int, num_params: int, seed: int) -> Tensor:
     if num_canaries * num_params * 4 > _MOST_BYTES:
         raise InputError(
@@ -121,49 +109,48 @@ def train_with_canaries(
     num_canaries: int,
     watch: Callable[[int], None] = lambda _: None,
 ) -> TrainingObserved:
-    """One whole training with canaries in group ``place``."""
+    """One whole training with canaries in group ``place``: the simulator's, with more clients, and a release whose
+    sums are looked at along every canary's direction."""
     plan, group, seed = simulation.plan, simulation.plan.groups[place], simulation.seed
     num_clients = len(simulation.assignment)
     inside = streams.generator(seed + _CANARIES, "groups").random(num_canaries) < 0.5
     directions = _directions(num_canaries, simulation.trainer.num_params, seed)
-    present = torch.from_numpy(np.flatnonzero(inside))
+    present = np.flatnonzero(inside)
     assignment = np.concatenate([simulation.assignment, np.full(len(present), place, dtype=np.int64)])
-    release = _Watched(simulation.release, directions, place=place, noise_std=group.noise_std)
-    state = initial_state(simulation.initial_state().parameters, len(assignment))
-    taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
     # Those outside toss coins that nobody uses; the server's view of them is of rounds they might have been in.
-    idle = streams.generator(seed + _CANARIES, "sample").random((plan.num_rounds, num_canaries)) < group.sampling_rate
+    coins = streams.generator(seed + _CANARIES, "sample").random((plan.num_rounds, num_canaries))
+    taking_part = coins < group.sampling_rate
     if plan.max_participations is not None:
-        idle &= np.cumsum(idle, axis=0) <= plan.max_participations
-    while state.round_number < plan.num_rounds:
-        round_number = state.round_number
+        taking_part &= np.cumsum(taking_part, axis=0) <= plan.max_participations
+    taking_part[:, inside] = False
+    sums = np.empty((plan.num_rounds, num_canaries))
 
-        def updates(
-            parameters: Tensor, clients: NDArray[np.int64], round_number: int = round_number
-        ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-            yield from simulation.trainer.updates(
-                parameters, clients[clients < num_clients], seed=seed, round_number=round_number
-            )
-            canaries = clients[clients >= num_clients]
-            for client in canaries:
-                row = directions[present[int(client) - num_clients]].double() * (_TOO_LONG * group.clip_norm)
-                yield np.array([client], dtype=np.int64), row.unsqueeze(0)
+    def updates(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
+        yield from simulation.updates(state, clients[clients < num_clients])
+        for client in clients[clients >= num_clients]:
+            row = directions[int(present[client - num_clients])].double() * (_TOO_LONG * group.clip_norm)
+            yield np.array([client], dtype=np.int64), row.unsqueeze(0)
 
-        before = state.participations
-        state, _ = run_round(
-            state,
-            plan=plan,
-            assignment=assignment,
-            updates=updates,
-            layer_sizes=simulation.trainer.layer_sizes,
-            seed=seed,
-            release=release,
-        )
-        taking_part[round_number] = ~inside & idle[round_number]
-        taking_part[round_number, inside] = (state.participations > before)[num_clients:]
-        watch(state.round_number)
+    real = simulation.release(assignment, updates)
+
+    def release(state: TrainingState, clients: IntArray) -> Released:
+        released = real(state, clients)
+        total = sparsified(plan, released.sums)[0 if plan.release == "pooled" else place]
+        sums[state.round_number] = (directions @ total.float()).double().numpy() / group.noise_std
+        canaries = released.clients[released.clients >= num_clients]
+        taking_part[state.round_number, present[canaries - num_clients]] = True
+        return released
+
+    work = dataclasses.replace(
+        simulation.work(),
+        num_clients=len(assignment),
+        sample=poisson(plan, assignment, seed=seed),
+        release=release,
+        evaluate=None,
+    )
+    state = run(None, work, watch=lambda progress: watch(progress.state.round_number))
     return TrainingObserved(
-        sums=np.stack(release.seen),
+        sums=sums,
         taking_part=taking_part,
         inside=inside,
         parameters=state.parameters,

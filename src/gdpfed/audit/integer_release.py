@@ -22,6 +22,7 @@ Guarantees (tests of the same name):
   the_server_is_left_with_the_planned_noise   no less, and hardly more, whatever the cohort and its losses.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from gdpfed.secure.randomness import SimulatedRandomness
 from gdpfed.secure.server import empty_sum, missing_noise
 from gdpfed.secure.session import LARGEST_COHORT
 from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SERVER, vanishing
-from gdpfed.training.rounds import Released, TrainingState, Updates, sparsified
+from gdpfed.training.rounds import IntArray, Released, TrainingState, Updates, cohort_sizes
 
 __all__ = ["Course", "IntegerRelease", "SeenByTheServer", "course_of", "every_size_complete"]
 
@@ -96,6 +97,12 @@ class SeenByTheServer(Released):
     server_sums: list[Tensor]
 
 
+@functools.lru_cache(maxsize=8)
+def _planned_once(plan: Plan, num_params: int, tolerance: Tolerance) -> tuple[PlannedSum, ...]:
+    """Thousands of populations have the same plan."""
+    return tuple(planned_sums(plan, num_params=num_params, tolerance=tolerance))
+
+
 class IntegerRelease:
     """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size,
     and ``lost_sum``, what is released where a sum is given up."""
@@ -103,45 +110,40 @@ class IntegerRelease:
     def __init__(
         self,
         plan: Plan,
+        assignment: IntArray,
+        updates: Updates,
         *,
+        seed: int,
         num_params: int,
         tolerance: Tolerance | None = None,
         share_variance: Callable[[NoiseShare], int] = lambda share: share.variance,
         lost_sum: LostSum = empty_sum,
     ) -> None:
+        self._plan, self._assignment, self._updates, self._seed = plan, assignment, updates, seed
         self._tolerance = tolerance or every_size_complete()
-        self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
+        self._planned = _planned_once(plan, num_params, self._tolerance)
         self._share_variance, self._lost_sum = share_variance, lost_sum
 
-    def __call__(
-        self,
-        state: TrainingState,
-        *,
-        plan: Plan,
-        assignment: NDArray[np.int64],
-        clients: NDArray[np.int64],
-        updates: Updates,
-        seed: int,
-    ) -> SeenByTheServer:
+    def __call__(self, state: TrainingState, clients: IntArray) -> SeenByTheServer:
         """One integer sum for each planned one."""
-        round_number = state.round_number
+        round_number, seed, assignment = state.round_number, self._seed, self._assignment
         sums = []
         for planned in self._planned:
             cohort = [int(client) for client in clients if assignment[client] in planned.groups]
             course = course_of(cohort, tolerance=self._tolerance, seed=seed, round_number=round_number)
             sums.append(_Sum(planned, course, self._tolerance, seed=seed, round_number=round_number))
         sum_of = {client: one for one in sums for client in one.course.arrived}
-        for chunk, moved in updates(state.parameters, np.array(sorted(sum_of), dtype=np.int64)):
+        for chunk, moved in self._updates(state, np.array(sorted(sum_of), dtype=np.int64)):
             for client, row in zip(chunk.tolist(), moved, strict=True):
                 one = sum_of[client]
                 values = encode(row.numpy(), one.planned.encoding(int(assignment[client])))
                 one.contribute(client, values, variance=self._share_variance(one.share))
         released = [one.released(self._lost_sum) for one in sums]
         return SeenByTheServer(
-            sums=sparsified(plan, [torch.from_numpy(total) for total, _ in released]),
+            sums=[torch.from_numpy(total) for total, _ in released],
             server_sums=[torch.from_numpy(seen) for _, seen in released],
-            clipped=0,
-            dropped=0,
+            clients=clients,
+            cohort=cohort_sizes(self._plan, assignment, clients),
         )
 
 

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
-from gdpfed.audit.canaries import SEEDS, MakeRelease, before_top_k, integer_path
+from gdpfed.audit.canaries import SEEDS, MakeRelease, integer_path
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.scores import release_scores
-from gdpfed.training.rounds import initial_state
+from gdpfed.training.rounds import IntArray, TrainingState, initial_state
 from gdpfed.training.sampling import sample_clients
 
 __all__ = ["LOSS_RATE", "NUM_LOSSY", "rounds_with_losses", "watch_losses"]
@@ -82,28 +82,24 @@ def _released(
 ) -> NDArray[np.float64]:
     """(rounds, populations, coordinates); those with their client come first."""
     seed, rounds = audited.seed, rounds_with_losses(audited)
-    alone, position = before_top_k(audited.plan), audited.group_index
+    alone, position = audited.plan, audited.group_index
     if alone.release != "pooled":
         alone, position = replace(alone, groups=(alone.groups[position],)), 0
     tolerance = every_size_complete(dropout=LOSS_RATE, colluders=colluders)
     size = rounds * NUM_LOSSY * _NUM_PARAMS
     nobody = np.zeros(0, dtype=np.int64)
-    empty = make_release(alone, num_params=size, tolerance=tolerance)(
-        initial_state(torch.zeros(size), 0),
-        plan=alone,
-        assignment=nobody,
-        clients=nobody,
-        updates=lambda _parameters, _clients: iter(()),
-        seed=seed * SEEDS + _POPULATIONS,
+    seeds = seed * SEEDS + _POPULATIONS
+    release = make_release(
+        alone, nobody, lambda _state, _clients: iter(()), seed=seeds, num_params=size, tolerance=tolerance
     )
+    empty = release(initial_state(torch.zeros(size), 0), nobody)
     sums = empty.sums[0].numpy().reshape(rounds, NUM_LOSSY, _NUM_PARAMS)
-    release = make_release(alone, num_params=_NUM_PARAMS, tolerance=tolerance)
     state = initial_state(torch.zeros(_NUM_PARAMS), 1)
     client, assignment = np.zeros(1, dtype=np.int64), np.full(1, position, dtype=np.int64)
     update = torch.zeros((1, _NUM_PARAMS), dtype=torch.float64)
     update[0, 0] = alone.groups[position].clip_norm
 
-    def updates(_: Tensor, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    def updates(_: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         if len(clients):
             yield clients, update
 
@@ -114,13 +110,14 @@ def _released(
         sampled = sample_clients(alone, members, participations, seed=seed, round_number=round_number)
         participations[sampled] += 1
         for population in sampled.tolist():
-            released = release(
-                replace(state, round_number=round_number),
-                plan=alone,
-                assignment=assignment,
-                clients=client,
-                updates=updates,
-                seed=seed * SEEDS + _POPULATIONS + 1 + population,
+            release = make_release(
+                alone,
+                assignment,
+                updates,
+                seed=seeds + 1 + population,
+                num_params=_NUM_PARAMS,
+                tolerance=tolerance,
             )
+            released = release(replace(state, round_number=round_number), client)
             sums[round_number, population] = released.sums[0].numpy()
     return sums

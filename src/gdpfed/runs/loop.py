@@ -41,7 +41,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Progress:
-    """Handed to whoever watches, after each round; ``evaluation`` and ``epsilons`` where they were due."""
+    """Handed to whoever watches, after each round; ``evaluation`` and ``epsilons`` where it was evaluated."""
 
     state: TrainingState
     record: RoundRecord
@@ -100,7 +100,7 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
         trained = time.perf_counter() - started
         due = state.round_number % work.evaluate_every == 0 or state.round_number == work.plan.num_rounds
         evaluation = work.evaluate(state.model) if due and work.evaluate is not None else None
-        spent = work.spent(state.round_number) if due else None
+        spent = work.spent(state.round_number) if evaluation is not None else None
         if folder is not None:
             if evaluation is not None and spent is not None:
                 folder.append_record(_recorded(state, record, evaluation, spent, work.device))
