@@ -152,6 +152,7 @@ def train(
             test_labels=test[1].long() if test is not None else torch.empty(0, dtype=torch.long),
             seed=seed,
             training=training,
+            initial=flat_parameters(trained),
         )
         work, run_folder = simulation.work(), None
         if folder is not None:

@@ -77,6 +77,8 @@ class Simulation:
     test_labels: Tensor
     seed: int
     training: TrainingSettings
+    # Taken now: whoever evaluates a model loads it into ``model``.
+    initial: Tensor
     label_mix: NDArray[np.float64] | None = None
 
     def updates(self, state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
@@ -103,7 +105,7 @@ class Simulation:
         """What the loop runs: every round on its own account. `charged_to` makes it go through a ledger."""
         return Work(
             plan=self.plan,
-            initial=flat_parameters(self.model),
+            initial=self.initial,
             num_clients=len(self.assignment),
             layer_sizes=self.trainer.layer_sizes,
             sample=poisson(self.plan, self.assignment, seed=self.seed),
@@ -256,6 +258,7 @@ def prepare(
         test_labels=torch.from_numpy(dataset.test_labels),
         seed=seed,
         training=task.training,
+        initial=flat_parameters(model),
         label_mix=mix,
     )
 
