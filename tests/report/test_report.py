@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import read_budgets
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import findings as found
 from gdpfed.report import svg as draw
 from gdpfed.report.colours import DARK, LIGHT
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.figures import look
 from gdpfed.report.load import load_report
 from gdpfed.report.page import report_html
@@ -30,7 +31,6 @@ from gdpfed.report.tables import cost_table, method_table, plan_table
 from gdpfed.report.texts import report_json, report_markdown
 from gdpfed.report.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
-from gdpfed.runs.simulate import spent_so_far
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from tests.report.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
@@ -45,7 +45,7 @@ def data(six: Path) -> ReportData:
     return load_report([six])
 
 
-def with_accuracies(method: Method, accuracies: list[float], label: str) -> Method:
+def with_accuracies(method: MethodRuns, accuracies: list[float], label: str) -> MethodRuns:
     runs = tuple(
         dataclasses.replace(
             method.runs[0],
@@ -144,7 +144,9 @@ def test_settings_that_differ_name_a_variant(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", task_of("gdpfed"), seed=1, level=70)
     write_run(tmp_path / "half", task_of("pooled"), seed=1, level=90, rounds=6)
-    with pytest.raises(InputError, match=r"'half', which has done 6 rounds: gdpfed resume half, or --partial"):
+    with pytest.raises(
+        InputError, match=r"'half', which has done 6 rounds: gdpfed resume half, or ask for a partial report"
+    ):
         load_report([tmp_path])
     data = load_report([tmp_path], partial=True)
     assert data.headline.label == "gdpfed", "a finished run comes before an unfinished one, however good"

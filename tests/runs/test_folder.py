@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.runs import folder
 from gdpfed.runs.folder import create_run, open_run
 from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task
@@ -136,7 +135,7 @@ def test_a_full_disk_stops_with_everything_whole(tiny: Task, tmp_path: Path, mon
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
-    monkeypatch.setattr(folder.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InputError, match=r"No space left.*gdpfed resume"):
         simulate(run, num_workers=1)
     monkeypatch.undo()

@@ -367,7 +367,8 @@ def show_runs(
 ) -> None:
     """A table of runs, and their curves as a picture."""
     _need_torch()
-    from gdpfed.report.comparison import curves, find_runs
+    from gdpfed.report.comparison import curves
+    from gdpfed.runs.folder import find_runs
 
     runs = find_runs(folders)
     _show(curves(runs), runs, picture=picture or folders[0] / "curves.png", as_json=as_json)

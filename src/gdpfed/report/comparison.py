@@ -3,16 +3,16 @@
 Place: run folders -> results.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gdpfed.errors import InputError
 from gdpfed.report.paper import paper_tables
-from gdpfed.runs.folder import RunFolder, open_run
+from gdpfed.runs.folder import RunFolder
+from gdpfed.runs.record import Record
 
-__all__ = ["Curve", "MethodResult", "curves", "find_runs", "method_results"]
+__all__ = ["Curve", "MethodResult", "curves", "method_results"]
 
 _PAPER_NAMES = {"fedavg": "p-fedavg"}
 
@@ -53,36 +53,24 @@ class MethodResult:
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
 
-def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
-    """The runs in these folders, or one level below them."""
-    found = []
-    for path in paths:
-        folders = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
-        if not folders:
-            raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
-        found += [open_run(folder) for folder in folders]
-    return found
-
-
 def curves(runs: Sequence[RunFolder]) -> list[Curve]:
     """What was recorded so far."""
-    made = []
-    for run in runs:
-        records = run.records()
-        made.append(
-            Curve(
-                title=run.task.title,
-                method=run.plan.method,
-                weights=run.task.settings.weights or "",
-                seed=run.seed,
-                rounds=tuple(record["round"] for record in records),
-                accuracies=tuple(record["accuracy"] for record in records),
-                epsilons=tuple(records[-1]["epsilons"]) if records else (),
-                num_rounds=run.plan.num_rounds,
-                is_finished=run.is_finished,
-            )
-        )
-    return made
+    return [_curve(run, run.records()) for run in runs]
+
+
+def _curve(run: RunFolder, records: Sequence[Record]) -> Curve:
+    epsilons = records[-1].epsilons if records else ()
+    return Curve(
+        title=run.task.title,
+        method=run.plan.method,
+        weights=run.task.settings.weights or "",
+        seed=run.seed,
+        rounds=tuple(record.round_number for record in records),
+        accuracies=tuple(record.accuracy for record in records),
+        epsilons=tuple(None if math.isinf(epsilon) else epsilon for epsilon in epsilons),
+        num_rounds=run.plan.num_rounds,
+        is_finished=run.is_finished,
+    )
 
 
 def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:

@@ -10,7 +10,7 @@ Guarantees (tests of the same name):
 from collections.abc import Sequence
 
 from gdpfed.report import svg as draw
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import accuracy
 from gdpfed.report.svg import Frame, Scale
 
@@ -29,11 +29,11 @@ def look(place: int) -> tuple[str, str, str]:
     )
 
 
-def legend(methods: Sequence[Method], *, kind: str = "") -> str:
+def legend(methods: Sequence[MethodRuns], *, kind: str = "") -> str:
     """Names beside their line and marker."""
     items = ""
     for method in methods:
-        colour, dash, marker = look(method.place)
+        colour, dash, marker = look(method.index)
         items += f'<li class="{colour}">{draw.key(marker, dash=dash)}<span>{draw.escape(method.label)}</span></li>'
     return f'<ul class="legend {kind}">{items}</ul>'
 
@@ -46,15 +46,15 @@ def _thinned(rounds: Sequence[int], most: int) -> list[int]:
     return [rounds[round(place * step)] for place in range(most)]
 
 
-def _range(methods: Sequence[Method]) -> tuple[float, float]:
+def _range(methods: Sequence[MethodRuns]) -> tuple[float, float]:
     values = [record.accuracy for method in methods for run in method.counted for record in run.records]
     low, high = min(values), max(values)
     margin = max(1.0, 0.04 * (high - low))
     return max(0.0, low - margin), min(100.0, high + margin)
 
 
-def _curve(method: Method, frame: Frame, *, emphasis: bool) -> str:
-    colour, dash, marker = look(method.place)
+def _curve(method: MethodRuns, frame: Frame, *, emphasis: bool) -> str:
+    colour, dash, marker = look(method.index)
     drawn = _thinned(method.rounds, _MAX_PLACES)
     columns = {number: method.accuracies_at(number) for number in drawn}
     means = [(frame.x(number), frame.y(sum(values) / len(values))) for number, values in columns.items()]
@@ -101,7 +101,7 @@ def convergence(data: ReportData, *, wide: bool) -> str:
         ends = [frame.y(sum(values) / len(values)) for values in (m.accuracies_at(m.rounds[-1]) for m in methods)]
         heights = draw.pushed_apart(ends, gap=19, low=16, high=height - 44)
         for method, end, at in zip(methods, ends, heights, strict=True):
-            colour, _, marker = look(method.place)
+            colour, _, marker = look(method.index)
             x = frame.x(method.rounds[-1])
             elbow = draw.path([(x + 8, end), (frame.x.end + 18, at), (frame.x.end + 24, at)])
             body += (
@@ -138,7 +138,7 @@ def small_multiples(data: ReportData) -> str:
     ghosts = {label: draw.line(points, kind="ghost") for label, points in means.items()}
     panels = ""
     for method in data.methods:
-        colour, dash, marker = look(method.place)
+        colour, dash, marker = look(method.index)
         body = frame.horizontal_grid(draw.ticks(low, high, 3)) + frame.bottom_labels([first, last])
         body += "".join(ghost for label, ghost in ghosts.items() if label != method.label)
         body += f'<g class="{colour}">'
@@ -185,7 +185,7 @@ def _names(data: ReportData, frame: Frame) -> str:
     """Method names at the left of their rows."""
     made = ""
     for row, method in enumerate(data.methods):
-        colour, _, marker = look(method.place)
+        colour, _, marker = look(method.index)
         at = frame.y(row + 0.5)
         made += f'<path class="grid" d="M{frame.x.start:.1f} {at:.1f}H{frame.x.end:.1f}"/>'
         made += f'<g class="{colour}"><use href="#m-{marker}" x="9" y="{at:.1f}"/></g>'
@@ -201,7 +201,7 @@ def accuracy_strip(data: ReportData, *, wide: bool) -> str:
     frame, width, height = _rows(data, values, wide=wide, zero=False)
     body = frame.vertical_grid(draw.ticks(frame.x.low, frame.x.high, 8 if wide else 4)) + _names(data, frame)
     for row, method in enumerate(data.methods):
-        colour, _, marker = look(method.place)
+        colour, _, marker = look(method.index)
         at = frame.y(row + 0.5)
         body += f'<g class="s {colour}">'
         if method.std is not None:
@@ -219,13 +219,13 @@ def accuracy_strip(data: ReportData, *, wide: bool) -> str:
 
 def clipped_strip(data: ReportData, *, wide: bool) -> str:
     """The share of updates that the clip norm shortened, in recorded rounds; empty where none was."""
-    shares = [100 * method.clipped_share for method in data.methods]
+    shares = [100 * (method.clipped_share or 0.0) for method in data.methods]
     if not any(shares):
         return ""
     frame, width, height = _rows(data, shares, wide=wide, zero=True)
     body = frame.vertical_grid(draw.ticks(0, frame.x.high, 6 if wide else 3)) + _names(data, frame)
     for row, (method, share) in enumerate(zip(data.methods, shares, strict=True)):
-        colour, _, marker = look(method.place)
+        colour, _, marker = look(method.index)
         at = frame.y(row + 0.5)
         told = f"{share:.3f} % of updates clipped" if method.plan.is_private else "nothing is clipped without privacy"
         body += (

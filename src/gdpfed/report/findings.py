@@ -14,7 +14,7 @@ from scipy import special
 
 from gdpfed.planning.plan import Group
 from gdpfed.privacy.rounding import promise, rounded_up
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 
 __all__ = [
     "accuracy",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def accuracy(method: Method) -> str:
+def accuracy(method: MethodRuns) -> str:
     """Mean and spread: 76.20 ± 0.78."""
     return f"{method.mean:.2f}" if method.std is None else f"{method.mean:.2f} ± {method.std:.2f}"
 
@@ -52,7 +52,7 @@ def headline(data: ReportData) -> str:
     return f"{reaches} and breaks a promise"
 
 
-def comparison(one: Method, other: Method) -> str:
+def comparison(one: MethodRuns, other: MethodRuns) -> str:
     """How far apart two methods end, and whether their seeds agree on it."""
     difference = one.mean - other.mean
     side = "above" if difference >= 0 else "below"
@@ -101,7 +101,7 @@ def convergence(data: ReportData) -> str:
     return comparison(best, other)
 
 
-def server(method: Method) -> str:
+def server(method: MethodRuns) -> str:
     """The group that the server learns most of."""
     costs = [cost for cost in method.costs if cost.group.is_private]
     if not costs:
@@ -114,7 +114,7 @@ def server(method: Method) -> str:
     )
 
 
-def waste(methods: Sequence[Method]) -> str:
+def waste(methods: Sequence[MethodRuns]) -> str:
     """Budget that grouping leaves unused."""
     private = [method for method in methods if method.plan.is_private]
     if not private:
@@ -130,7 +130,7 @@ def waste(methods: Sequence[Method]) -> str:
     )
 
 
-def rates(method: Method) -> str:
+def rates(method: MethodRuns) -> str:
     """How unevenly a method asks its groups to take part, and how far their noise differs."""
     groups = method.plan.groups
     if not method.plan.is_private or len(groups) == 1:
@@ -146,7 +146,7 @@ def rates(method: Method) -> str:
     return f"{first}; noise multipliers go from {min(noise):.2f} to {max(noise):.2f}."
 
 
-def spending(method: Method) -> str:
+def spending(method: MethodRuns) -> str:
     """How much of the budgets the first half of the rounds took."""
     run = method.counted[0]
     half = [record for record in run.records if 2 * record.round_number <= method.plan.num_rounds]
@@ -175,7 +175,7 @@ def cohort_range(group: Group) -> tuple[int, int]:
     return low, high
 
 
-def participation(method: Method) -> str:
+def participation(method: MethodRuns) -> str:
     """Whether the cohorts are as large as planned."""
     inside = total = 0
     for place, group in enumerate(method.plan.groups):
@@ -189,17 +189,20 @@ def participation(method: Method) -> str:
     )
 
 
-def clipping(methods: Sequence[Method]) -> str:
+def clipping(methods: Sequence[MethodRuns]) -> str:
     """How often the clip norm mattered, in the recorded rounds."""
-    private = [method for method in methods if method.plan.is_private]
-    dropped = sum(record.dropped for method in methods for run in method.runs for record in run.records)
+    dropped = sum(record.dropped or 0 for method in methods for run in method.runs for record in run.records)
     lost = f" {dropped} updates were not finite, and counted as zero." if dropped else ""
+    private = [method for method in methods if method.plan.is_private]
     if not private:
         return "Nothing is clipped without privacy." + lost
-    most = max(private, key=lambda method: method.clipped_share)
-    if most.clipped_share == 0:
+    known = [(method.clipped_share, method) for method in private if method.clipped_share is not None]
+    if not known:
+        return "How many updates were clipped is not known." + lost
+    share, most = max(known, key=lambda pair: pair[0])
+    if share == 0:
         return "No update of the recorded rounds was longer than the clip norm." + lost
     return (
-        f"{most.label} clipped most: {100 * most.clipped_share:.2f} % of the updates of its recorded rounds "
+        f"{most.label} clipped most: {100 * share:.2f} % of the updates of its recorded rounds "
         f"(clip norm {promise(most.plan.clip_norm)})." + lost
     )

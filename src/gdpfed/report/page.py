@@ -22,7 +22,7 @@ from gdpfed.privacy.rounding import delta_up, promise, rounded_up
 from gdpfed.report import findings as found
 from gdpfed.report import svg as draw
 from gdpfed.report.colours import DARK, LIGHT
-from gdpfed.report.contents import Cost, Method, ReportData
+from gdpfed.report.contents import GroupCost, MethodRuns, ReportData
 from gdpfed.report.figures import accuracy_strip, clipped_strip, convergence, legend, small_multiples
 from gdpfed.report.plan_figures import (
     budget_stairs,
@@ -35,9 +35,8 @@ from gdpfed.report.plan_figures import (
     spending_panels,
 )
 from gdpfed.report.tables import cost_table, method_table, plan_table
-from gdpfed.runs.stamp import STAMP
 
-__all__ = ["commands", "report_html"]
+__all__ = ["report_html"]
 
 _NBSP = "\N{NO-BREAK SPACE}"
 
@@ -160,7 +159,7 @@ def _promised(data: ReportData) -> str:
     )
 
 
-def _card(cost: Cost, place: int, of: int) -> str:
+def _card(cost: GroupCost, place: int, of: int) -> str:
     group, view = cost.group, cost.server
     colour, marker = group_look(place, of)
     kept = '<span class="kept">✓ kept</span>' if cost.keeps_promise else '<span class="broken">✗ broken</span>'
@@ -251,7 +250,7 @@ def _curves(data: ReportData) -> str:
     )
 
 
-def _widest(methods: Sequence[Method]) -> str:
+def _widest(methods: Sequence[MethodRuns]) -> str:
     spread = [method for method in methods if method.std is not None]
     if not spread:
         return "One seed of each method: no spread to show."
@@ -312,17 +311,6 @@ def _rounds(data: ReportData) -> str:
     return made + f"<h3>Clipping</h3><p>{escape(found.clipping(data.methods))}</p>"
 
 
-def commands(method: Method) -> list[str]:
-    """What trains a method's simulated runs again, beside their folders."""
-    return [
-        shlex.join(
-            ["gdpfed", "train", f"{run.folder}/run.toml", "--seed", str(run.seed), "--out", f"again/{run.folder}"]
-        )
-        for run in method.runs
-        if run.stamp == STAMP
-    ]
-
-
 def _again(data: ReportData) -> str:
     best = data.headline
     trained = [
@@ -340,13 +328,13 @@ def _again(data: ReportData) -> str:
     check = [f"{shlex.join(['gdpfed', 'verify', f'{first}/plan.toml'])}   # computes every epsilon again"]
     told = "What was released cannot be made again: nobody keeps its noise. What it cost can be computed again."
     if data.is_simulation:
-        check += [*commands(best)[:1], "gdpfed report again -o again.html"]
+        check += [*best.commands[:1], "gdpfed report again -o again.html"]
         told = "The same seed and the same software give the same bytes. These commands run beside the run folders."
     methods = ""
     for method in (one for one in data.methods if one.is_simulation):
         methods += (
             f"<details><summary>{escape(method.label)}<code>plan {method.plan_hash[:16]}</code></summary>"
-            f"<pre>{escape(chr(10).join(commands(method)))}</pre><p class='note'>plan {method.plan_hash}; "
+            f"<pre>{escape(chr(10).join(method.commands))}</pre><p class='note'>plan {method.plan_hash}; "
             f"{escape(method.runs[0].folder)}/run.toml:</p><pre>{escape(method.run_toml.strip())}</pre></details>"
         )
     shown = f"<p>{told}</p><pre>{escape(chr(10).join(check))}</pre>"

@@ -11,7 +11,7 @@ import numpy as np
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import svg as draw
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import cohort_range
 from gdpfed.report.svg import Frame, Scale
 
@@ -60,7 +60,7 @@ def promise_legend() -> str:
     return f'<ul class="legend">{listed}</ul>'
 
 
-def promises(method: Method, *, wide: bool) -> str:
+def promises(method: MethodRuns, *, wide: bool) -> str:
     """Each group's promise, and its cost against both adversaries, on a logarithmic axis."""
     costs = [cost for cost in method.costs if cost.group.is_private]
     width, step = (1040.0, 74.0) if wide else (342.0, 92.0)
@@ -130,7 +130,7 @@ def _stairs(epsilons: Sequence[float]) -> list[tuple[float, float, float]]:
 
 def budget_stairs(data: ReportData) -> str:
     """Clients sorted by what they allow; below, what their group promises; between, what is wasted."""
-    plans: dict[tuple[tuple[int, float], ...], list[Method]] = {}
+    plans: dict[tuple[tuple[int, float], ...], list[MethodRuns]] = {}
     for method in data.methods:
         if method.plan.is_private:
             ordered = sorted(method.plan.groups, key=lambda group: group.epsilon)
@@ -147,7 +147,7 @@ def budget_stairs(data: ReportData) -> str:
 
 
 def _stair_panel(
-    steps: Sequence[tuple[float, float, float]], shape: Sequence[tuple[int, float]], methods: Sequence[Method]
+    steps: Sequence[tuple[float, float, float]], shape: Sequence[tuple[int, float]], methods: Sequence[MethodRuns]
 ) -> str:
     width, height = 490.0, 270.0
     total = steps[-1][1]
@@ -209,7 +209,7 @@ def _sharing(plan: Plan, group: Group) -> float:
     return plan.expected_cohort if plan.release == "pooled" else group.expected_cohort
 
 
-def _dots(methods: Sequence[Method], title: str, value: Callable[[Plan, Group], float], unit: str) -> str:
+def _dots(methods: Sequence[MethodRuns], title: str, value: Callable[[Plan, Group], float], unit: str) -> str:
     width, step = 342.0, 30.0
     height = step * len(methods) + 42
     values = [value(method.plan, group) for method in methods for group in method.plan.groups]
@@ -241,7 +241,7 @@ def _dots(methods: Sequence[Method], title: str, value: Callable[[Plan, Group], 
     return draw.svg(body, width=width, height=height, title=f"{title} of each group and method")
 
 
-def cohorts(method: Method) -> str:
+def cohorts(method: MethodRuns) -> str:
     """Realised cohorts of the recorded rounds against the planned ones, a panel for each group."""
     panels = ""
     for place, group in enumerate(method.plan.groups):
@@ -285,7 +285,7 @@ def _panel(first: int, last: int, top: float) -> tuple[Frame, float, float]:
     return frame, width, height
 
 
-def spending_panels(method: Method) -> str:
+def spending_panels(method: MethodRuns) -> str:
     """Release epsilon against rounds, towards the promise, a panel for each group."""
     panels = ""
     run = max(method.counted, key=lambda run: len(run.records))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gdpfed.errors import InputError
 from gdpfed.report import svg as report_svg
 from gdpfed.report.colours import LIGHT
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import cohort_range
 from gdpfed.report.pictures import paper_style
 from gdpfed.report.whole_file import check_place, write_whole
@@ -85,7 +85,7 @@ def _convergence(data: ReportData) -> "Figure":
     for method in data.methods:
         columns = [method.accuracies_at(number) for number in method.rounds]
         means = [sum(values) / len(values) for values in columns]
-        look = _look(method.place)
+        look = _look(method.index)
         axis.plot(
             method.rounds,
             means,
@@ -103,7 +103,7 @@ def _convergence(data: ReportData) -> "Figure":
     return figure
 
 
-def _named(method: Method) -> str:
+def _named(method: MethodRuns) -> str:
     return method.label if method.is_finished else f"{method.label}, unfinished"
 
 
@@ -111,7 +111,7 @@ def _accuracy(data: ReportData) -> "Figure":
     figure = _figure(6.8, 0.9 + 0.36 * len(data.methods))
     axis = figure.subplots()
     for row, method in enumerate(data.methods):
-        look = _look(method.place)
+        look = _look(method.index)
         axis.barh(row, method.mean, xerr=method.std, color=look["color"], alpha=0.75, height=0.62, capsize=3)
         axis.plot(method.accuracies, [row] * len(method.accuracies), "|", color="#1d1c1a", markersize=9)
         spread = "" if method.std is None else f" ± {method.std:.2f}"
@@ -168,7 +168,7 @@ def _mechanism(data: ReportData) -> "Figure | None":
     return figure
 
 
-def _participation(method: Method) -> "Figure":
+def _participation(method: MethodRuns) -> "Figure":
     groups = method.plan.groups
     columns = min(len(groups), 4)
     rows = -(-len(groups) // columns)

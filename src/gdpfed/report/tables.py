@@ -7,7 +7,7 @@ Guarantees (tests of the same name):
 """
 
 from gdpfed.privacy.rounding import delta_up, promise, rounded_up
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import accuracy
 
 __all__ = ["Table", "cost_table", "method_table", "plan_table"]
@@ -17,7 +17,7 @@ Table = tuple[list[str], list[list[str]]]
 _BETWEEN = " · "
 
 
-def cost_table(method: Method) -> Table:
+def cost_table(method: MethodRuns) -> Table:
     """What each group was promised, and what was spent against both adversaries."""
     columns = [
         "group",
@@ -51,7 +51,7 @@ def _seen(epsilon: float, participations: int) -> str:
     return f"{rounded_up(epsilon, 2)} (in {participations})"
 
 
-def plan_table(method: Method) -> Table:
+def plan_table(method: MethodRuns) -> Table:
     """The mechanism, group by group."""
     columns = [
         "group",
@@ -85,8 +85,8 @@ def plan_table(method: Method) -> Table:
     return columns, rows
 
 
-def _clipped(method: Method) -> str:
-    if not method.is_simulation:
+def _clipped(method: MethodRuns) -> str:
+    if method.clipped_share is None:
         return "not known"
     return f"{100 * method.clipped_share:.2f}" if method.plan.is_private else "not clipped"
 

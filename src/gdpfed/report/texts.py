@@ -17,9 +17,9 @@ from typing import Any
 import gdpfed
 from gdpfed.planning.plan_file import plan_as_json
 from gdpfed.report import findings as found
-from gdpfed.report.contents import Method, ReportData, RunResult
-from gdpfed.report.page import commands
+from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.report.tables import cost_table, method_table, plan_table
+from gdpfed.runs.record import Record
 
 __all__ = ["FORMAT", "report_json", "report_markdown"]
 
@@ -30,6 +30,11 @@ def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
+def _record(record: Record) -> dict[str, Any]:
+    content = {name: value for name, value in asdict(record).items() if name not in ("vanished", "by_budget", "device")}
+    return {**content, "epsilons": [_finite(epsilon) for epsilon in record.epsilons]}
+
+
 def _as_mapping(run: RunResult) -> dict[str, Any]:
     return {
         "folder": run.folder,
@@ -37,13 +42,11 @@ def _as_mapping(run: RunResult) -> dict[str, Any]:
         "finished": run.is_finished,
         "rounds_done": run.rounds_done,
         "versions": dict(run.versions),
-        "records": [
-            {**asdict(record), "epsilons": [_finite(epsilon) for epsilon in record.epsilons]} for record in run.records
-        ],
+        "records": [_record(record) for record in run.records],
     }
 
 
-def _method(method: Method) -> dict[str, Any]:
+def _method(method: MethodRuns) -> dict[str, Any]:
     return {
         "label": method.label,
         "method": method.plan.method,
@@ -57,7 +60,7 @@ def _method(method: Method) -> dict[str, Any]:
             "values": list(method.accuracies),
         },
         "loss": method.loss,
-        "clipped_share": method.clipped_share if method.is_simulation else None,
+        "clipped_share": method.clipped_share,
         "costs": [
             {
                 "group": cost.group.name,
@@ -71,7 +74,7 @@ def _method(method: Method) -> dict[str, Any]:
             for cost in method.costs
         ],
         "plan": plan_as_json(method.plan),
-        "commands": commands(method),
+        "commands": method.commands,
         "run_toml": method.run_toml if method.is_simulation else None,
         "runs": [_as_mapping(run) for run in method.runs],
     }
@@ -170,7 +173,7 @@ def report_markdown(data: ReportData) -> str:
     for method in data.methods:
         parts += [f"### {_plain(method.label)}", f"plan `{method.plan_hash}`"]
         if method.is_simulation:
-            parts += [_fenced("\n".join(commands(method))), _fenced(method.run_toml)]
+            parts += [_fenced("\n".join(method.commands)), _fenced(method.run_toml)]
         else:
             parts += [_fenced(shlex.join(["gdpfed", "verify", f"{method.runs[0].folder}/plan.toml"]))]
     return "\n\n".join([*parts, f"*{_plain(data.stamp)}*"]) + "\n"

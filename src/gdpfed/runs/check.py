@@ -37,6 +37,7 @@ from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon
+from gdpfed.runs.folder import rounds_in
 from gdpfed.runs.link import read_link
 
 __all__ = ["Finding", "Kind", "check_paths"]
@@ -296,23 +297,12 @@ def _check_charged(folder: Path, plan: Plan | None, memory: _Memory, report: _Re
         return
     if plan is not None and state.runs[link.run].plan_hash != plan_hash(plan):
         raise PrivacyError(f"its ledger {str(link.path)!r} has run {link.run!r} with another plan: restore plan.toml")
-    charged, released = max(state.runs[link.run].charged, default=0), _rounds_recorded(records)
+    charged, released = max(state.runs[link.run].charged, default=0), rounds_in(records)
     if charged < released:
         raise PrivacyError(
             f"it has released {released} rounds, its ledger {str(link.path)!r} has charged {charged}: the ledger is an "
             f"old copy; restore the last one"
         )
-
-
-def _rounds_recorded(path: Path) -> int:
-    """The last round in a run's records; a line that was cut off by a kill is not one."""
-    rounds = [0]
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            rounds.append(int(json.loads(line)["round"]))
-        except (ValueError, KeyError, TypeError):
-            break
-    return max(rounds)
 
 
 def _server(folder: Path, present: set[str], memory: _Memory) -> Finding:

@@ -27,10 +27,11 @@ from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
-from gdpfed.privacy.accountant import epsilon_bound
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.runs.folder import RunFolder
 from gdpfed.runs.ledgered import LedgeredRelease, joined_run
+from gdpfed.runs.record import Record
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.features import computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
@@ -143,27 +144,6 @@ class Simulation:
             return ()
         there = np.bincount(self.test_labels.numpy(), minlength=len(correct))
         return tuple(float(value) for value in 100 * self.label_mix @ (correct / np.maximum(there, 1)))
-
-
-def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
-    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy."""
-    if not plan.is_private:
-        return (math.inf,) * len(plan.groups)
-    if rounds == 0:
-        return (0.0,) * len(plan.groups)
-    if rounds == plan.num_rounds:
-        return tuple(group.epsilon_release for group in plan.groups)
-    return tuple(
-        min(
-            epsilon_bound(
-                dataclasses.replace(plan.mechanism(group), num_rounds=rounds),
-                delta=group.delta,
-                accountant=plan.accountant,
-            ),
-            group.epsilon_release,
-        )
-        for group in plan.groups
-    )
 
 
 def _spent(plan: Plan, rounds: int, charging: LedgeredRelease | None) -> tuple[float, ...]:
@@ -351,13 +331,13 @@ def _run_rounds(run: RunFolder, simulation: Simulation, ledger: Ledger | None, w
             evaluation = simulation.evaluate(state.model) if due else None
             spent = _spent(run.plan, state.round_number, charging) if due else None
             if evaluation is not None and spent is not None:
-                run.append("records.jsonl", _as_json(state, record, evaluation, spent) | _elsewhere(device))
+                run.append_record(_as_record(state, record, evaluation, spent, device))
                 board.add_scalar("accuracy", evaluation.accuracy, state.round_number)
                 board.add_scalar("loss", evaluation.loss, state.round_number)
                 for group, epsilon in zip(run.plan.groups, spent, strict=True):
                     board.add_scalar(f"epsilon_release/{group.name}", epsilon, state.round_number)
             timing = {"round": state.round_number, "seconds": seconds, "clients": sum(record.cohort)}
-            run.append("timing.jsonl", timing | _elsewhere(device))
+            run.append_timing(timing | _elsewhere(device))
             run.save_checkpoint(state)
             if watch is not None:
                 watch(
@@ -399,20 +379,19 @@ def _elsewhere(device: str) -> dict[str, str]:
     return {} if device == "cpu" else {"device": device}
 
 
-def _as_json(
-    state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...]
-) -> dict[str, Any]:
-    # Only of secure sums, so that other records stay as they were.
-    lost = {"vanished": record.vanished} if record.vanished else {}
-    return {
-        "round": state.round_number,
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        **({"by_budget": list(evaluation.by_budget)} if evaluation.by_budget else {}),
-        "epsilons": [None if math.isinf(value) else value for value in spent],
-        "cohort": list(record.cohort),
-        "clipped": record.clipped,
-        "dropped": record.dropped,
-        "update_norm": record.update_norm,
-        **lost,
-    }
+def _as_record(
+    state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...], device: str
+) -> Record:
+    return Record(
+        round_number=state.round_number,
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        epsilons=spent,
+        cohort=record.cohort,
+        clipped=record.clipped,
+        dropped=record.dropped,
+        update_norm=record.update_norm,
+        vanished=record.vanished,
+        by_budget=evaluation.by_budget,
+        device=device,
+    )

@@ -54,6 +54,7 @@ from gdpfed.planning.plan_file import plan_hash, plan_to_toml
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.runs.folder import RunFolder, create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, joined_run
+from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
 from gdpfed.secure.server import SecureServer
@@ -438,19 +439,18 @@ class Deployment:
         if self._evaluate is not None and due:
             judged = self._evaluate(state.model.numpy().copy())
             shown = {name: _finite(judged[name], 0.0) for name in ("accuracy", "loss") if name in judged}
-            folder.append(
-                "records.jsonl",
-                {
-                    "round": state.round_number,
-                    "accuracy": _finite(judged.get("accuracy", 0.0), 0.0),
-                    "loss": _finite(judged.get("loss", 0.0), 1e300),
-                    "epsilons": [None if math.isinf(value) else value for value in spent],
+            folder.append_record(
+                Record(
+                    round_number=state.round_number,
+                    accuracy=_finite(judged.get("accuracy", 0.0), 0.0),
+                    loss=_finite(judged.get("loss", 0.0), 1e300),
+                    epsilons=tuple(spent),
                     # What was planned: who took part is nobody's business.
-                    "cohort": [round(group.expected_cohort) for group in self._plan.groups],
-                    "clipped": 0,
-                    "dropped": 0,
-                    **record,
-                },
+                    cohort=tuple(round(group.expected_cohort) for group in self._plan.groups),
+                    clipped=0,
+                    dropped=0,
+                    update_norm=record["update_norm"],
+                )
             )
         self._events(
             "round", round=state.round_number - 1, epsilons=[_finite(value, 1e300) for value in spent], **shown

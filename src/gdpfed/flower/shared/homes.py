@@ -385,7 +385,7 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
         made = Announcement.from_json(text)
         if made not in listed:
             listed.append(made)
-    if len(listed) > before and home.run_path.exists() and not (home.run_path / "model.safetensors").is_file():
+    if len(listed) > before and home.run_path.exists() and not _is_finished(home):
         raise InputError(
             f"{str(home.run_path)!r} is not finished, and its terms name the enrolment as it is: let it end first, or "
             f"give it up: gdpfed flower give-up {home.path}"
@@ -426,7 +426,7 @@ def set_plan(
     home = ServerHome(Path(server_home))
     budgets = home.enrolment.budgets
     check_budgets(plan, budgets, default_delta=budgets.default_delta)
-    if home.run_path.exists() and not (home.run_path / "model.safetensors").is_file():
+    if home.run_path.exists() and not _is_finished(home):
         raise InputError(
             f"{str(home.run_path)!r} is not finished: let it end, or give it up: gdpfed flower give-up {home.path}"
         )
@@ -452,10 +452,16 @@ def _move_aside(home: ServerHome, suffix: str) -> None:
     sync_folder(home.path)
 
 
+def _is_finished(home: ServerHome) -> bool:
+    # Not needed on a node, which starts a process for each message.
+    from gdpfed.runs.folder import is_finished
+
+    return is_finished(home.run_path)
+
+
 def _run_in(path: Path) -> str | None:
     """The name in the ledger of a run's folder; None if it was left before it had one."""
-    # Not needed on a node, which starts a process for each message.
-    from gdpfed.runs.ledgered import read_link
+    from gdpfed.runs.link import read_link
 
     link = read_link(path / "ledger.json")
     return None if link is None else link.run
@@ -467,7 +473,7 @@ def give_up(server_home: str | Path) -> str:
     What it charged stays spent. Nodes that joined it keep its whole plan charged in their own ledgers.
     """
     home = ServerHome(Path(server_home))
-    if (home.run_path / "model.safetensors").is_file():
+    if _is_finished(home):
         raise InputError(f"{str(home.run_path)!r} is finished: there is nothing to give up; set the next plan")
     run = _run_in(home.run_path) or home.run_name
     with Ledger.open(home.ledger_path) as ledger:
