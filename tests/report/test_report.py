@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from gdpfed.report.whole_file import check_place, write_whole
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,6 @@ from gdpfed.report.page import report_html
 from gdpfed.report.report_pictures import report_figures, write_figures
 from gdpfed.report.tables import cost_table, method_table, plan_table
 from gdpfed.report.texts import report_json, report_markdown
-from gdpfed.report.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from tests.report.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs

@@ -108,6 +108,10 @@ class MethodRuns:
             record.accuracy for run in self.counted for record in run.records if record.round_number == round_number
         )
 
+    def mean_at(self, round_number: int) -> float:
+        """The mean of `accuracies_at`."""
+        return statistics.fmean(self.accuracies_at(round_number))
+
     @property
     def is_simulation(self) -> bool:
         """Whether it was trained here: of a deployment nobody knows cohorts and clipping."""
@@ -133,6 +137,11 @@ class MethodRuns:
             for run in self.runs
             if run.stamp == STAMP
         ]
+
+    @property
+    def check_command(self) -> str:
+        """What computes its epsilons again, beside its folders."""
+        return shlex.join(["gdpfed", "verify", f"{self.runs[0].folder}/plan.toml"])
 
     @property
     def costs(self) -> tuple[GroupCost, ...]:

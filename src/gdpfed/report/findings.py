@@ -22,12 +22,14 @@ __all__ = [
     "cohort_range",
     "comparison",
     "convergence",
+    "final",
     "findings",
     "headline",
     "participation",
     "rates",
     "server",
     "spending",
+    "spread",
     "waste",
 ]
 
@@ -81,6 +83,25 @@ def findings(data: ReportData) -> list[str]:
     rivals = [method for method in private if method not in strict[:1]]
     found += [comparison(best, method) for method in [*rivals[:1], *strict[:1]]]
     return found
+
+
+def final(data: ReportData) -> str:
+    """How the most accurate private method ends, against the next."""
+    best = data.headline
+    private = [method for method in data.methods if method.plan.is_private and method is not best]
+    return comparison(best, private[0]) if private else f"{best.label} ends at {accuracy(best)} %."
+
+
+def spread(methods: Sequence[MethodRuns]) -> str:
+    """The method whose seeds differ most."""
+    several = [method for method in methods if method.std is not None]
+    if not several:
+        return "One seed of each method: no spread to show."
+    most = max(several, key=lambda method: method.std or 0.0)
+    return (
+        f"Seeds differ most for {most.label}: from {min(most.accuracies):.2f} to {max(most.accuracies):.2f} % "
+        f"at the end."
+    )
 
 
 def convergence(data: ReportData) -> str:

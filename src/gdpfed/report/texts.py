@@ -9,7 +9,6 @@ Guarantees (tests of the same name):
 
 import json
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -175,5 +174,5 @@ def report_markdown(data: ReportData) -> str:
         if method.is_simulation:
             parts += [_fenced("\n".join(method.commands)), _fenced(method.run_toml)]
         else:
-            parts += [_fenced(shlex.join(["gdpfed", "verify", f"{method.runs[0].folder}/plan.toml"]))]
+            parts += [_fenced(method.check_command)]
     return "\n\n".join([*parts, f"*{_plain(data.stamp)}*"]) + "\n"
