@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
   what_an_unfinished_run_spent   covers every round that was done, recorded or not.
 """
 
+import functools
 import shlex
 import statistics
 from dataclasses import dataclass
@@ -143,16 +144,11 @@ class MethodRuns:
         """What computes its epsilons again, beside its folders."""
         return shlex.join(["gdpfed", "verify", f"{self.runs[0].folder}/plan.toml"])
 
-    @property
+    @functools.cached_property
     def costs(self) -> tuple[GroupCost, ...]:
         """For each group; where no run is finished, a bound for the rounds that were done."""
         plan = self.plan
         rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
-        if rounds == plan.num_rounds:
-            return tuple(
-                GroupCost(group=group, release=group.epsilon_release, server=plan.server_view(group))
-                for group in plan.groups
-            )
         return tuple(
             GroupCost(
                 group=group,
@@ -178,9 +174,14 @@ class ReportData:
     methods: tuple[MethodRuns, ...]
 
     @property
+    def runs(self) -> list[RunResult]:
+        """Of all methods."""
+        return [run for method in self.methods for run in method.runs]
+
+    @property
     def stamp(self) -> str:
         """What every output says; no file can take it away."""
-        return weakest_stamp(run.stamp for method in self.methods for run in method.runs)
+        return weakest_stamp(run.stamp for run in self.runs)
 
     @property
     def is_simulation(self) -> bool:
@@ -194,27 +195,28 @@ class ReportData:
         return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
 
     @property
-    def seeds(self) -> tuple[int, ...]:
+    def private(self) -> list[MethodRuns]:
+        """The methods with privacy."""
+        return [method for method in self.methods if method.plan.is_private]
+
+    @property
+    def rivals(self) -> list[MethodRuns]:
+        """The methods with privacy that are not the headline's."""
+        return [method for method in self.private if method is not self.headline]
+
+    @property
+    def seeds(self) -> list[int]:
         """All seeds of all methods."""
-        return tuple(sorted({run.seed for method in self.methods for run in method.runs}))
+        return sorted({run.seed for run in self.runs})
 
     @property
-    def unfinished(self) -> tuple[RunResult, ...]:
+    def unfinished(self) -> list[RunResult]:
         """Runs that were reported only because that was asked for."""
-        return tuple(run for method in self.methods for run in method.runs if not run.is_finished)
+        return [run for run in self.runs if not run.is_finished]
 
     @property
-    def software(self) -> tuple[str, ...]:
+    def software(self) -> list[str]:
         """What ran, each combination once."""
-        return tuple(
-            dict.fromkeys(
-                ", ".join(f"{name} {version}" for name, version in run.versions)
-                for method in self.methods
-                for run in method.runs
-            )
+        return list(
+            dict.fromkeys(", ".join(f"{name} {version}" for name, version in run.versions) for run in self.runs)
         )
-
-    @property
-    def num_runs(self) -> int:
-        """All of them."""
-        return sum(len(method.runs) for method in self.methods)

@@ -43,15 +43,15 @@ def _thinned(rounds: Sequence[int], most: int) -> list[int]:
     return [rounds[round(number * step)] for number in range(most)]
 
 
-def _frame(methods: Sequence[MethodRuns], **margins: float) -> Frame:
+def _frame(methods: Sequence[MethodRuns], corners: tuple[float, float, float, float]) -> Frame:
     """Accuracies of all methods against rounds."""
     values = [record.accuracy for method in methods for run in method.counted for record in run.records]
     low, high = min(values), max(values)
     margin = max(1.0, 0.04 * (high - low))
     return draw.rounds_frame(
-        rounds=(min(method.rounds[0] for method in methods), max(method.rounds[-1] for method in methods)),
-        values=(max(0.0, low - margin), min(100.0, high + margin)),
-        **margins,
+        (min(method.rounds[0] for method in methods), max(method.rounds[-1] for method in methods)),
+        (max(0.0, low - margin), min(100.0, high + margin)),
+        corners=corners,
     )
 
 
@@ -83,7 +83,7 @@ def convergence(data: ReportData, *, wide: bool) -> str:
     width, height = (1040.0, 540.0) if wide else (342.0, 340.0)
     methods = data.methods
     right = 7.5 * max(len(method.label) for method in methods) + 118 if wide else 10.0
-    frame = _frame(methods, width=width, height=height, left=38, right=min(right, 0.4 * width), top=12, bottom=44)
+    frame = _frame(methods, (38, 12, width - min(right, 0.4 * width), height - 44))
     body = frame.horizontal_grid(draw.ticks(frame.y.low, frame.y.high, 6))
     first, last = min(method.rounds[0] for method in methods), frame.x.high
     marks = [tick for tick in draw.ticks(first, last, 8 if wide else 5) if tick == int(tick) and tick < last]
@@ -120,7 +120,7 @@ def _names_at_ends(data: ReportData, frame: Frame, *, width: float) -> str:
 def small_multiples(data: ReportData) -> str:
     """A panel for each method: its seeds, its mean, and the other methods' means behind."""
     width, height = 320.0, 190.0
-    frame = _frame(data.methods, width=width, height=height, left=36, right=14, top=10, bottom=26)
+    frame = _frame(data.methods, (36, 10, width - 14, height - 26))
     first = min(method.rounds[0] for method in data.methods)
     grid = frame.horizontal_grid(draw.ticks(frame.y.low, frame.y.high, 3)) + frame.bottom_labels([first, frame.x.high])
     means = {method.label: _means(method, frame, _MAX_SMALL) for method in data.methods}

@@ -24,19 +24,9 @@ if TYPE_CHECKING:
     from gdpfed.report.comparison import Curve
 
 __all__ = [
-    "COLOURS",
-    "FORMATS",
-    "MARKERS",
-    "blank_figure",
-    "draw_curve",
-    "line_style",
-    "paper_style",
-    "picture_bytes",
-    "plot_audit",
-    "plot_curves",
-    "plot_methods",
-    "save_figure",
-]
+    "COLOURS", "FORMATS", "MARKERS", "blank_figure", "draw_curve", "line_style", "paper_style", "picture_bytes",
+    "plot_audit", "plot_curves", "plot_methods", "save_figure",
+]  # fmt: skip
 
 FORMATS = ("svg", "png", "pdf")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")

@@ -16,15 +16,9 @@ from gdpfed.report.findings import cohort_range
 from gdpfed.report.svg import Frame, Scale
 
 __all__ = [
-    "budget_stairs",
-    "cohorts",
-    "group_legend",
-    "group_look",
-    "mechanism_panels",
-    "promise_legend",
-    "promises",
+    "budget_stairs", "cohorts", "group_legend", "group_look", "mechanism_panels", "promise_legend", "promises",
     "spending_panels",
-]
+]  # fmt: skip
 
 _MAX_STEPS, _MAX_POINTS = 240, 60
 _SHAPES = ("circle", "square", "triangle", "diamond", "down", "plus")
@@ -125,10 +119,9 @@ def _stairs(epsilons: Sequence[float]) -> list[tuple[float, float, float]]:
 def budget_stairs(data: ReportData) -> str:
     """Clients sorted by what they allow; below, what their group promises; between, what is wasted."""
     by_shape: dict[tuple[tuple[int, float], ...], list[MethodRuns]] = {}
-    for method in data.methods:
-        if method.plan.is_private:
-            ordered = sorted(method.plan.groups, key=lambda group: group.epsilon)
-            by_shape.setdefault(tuple((group.num_clients, group.epsilon) for group in ordered), []).append(method)
+    for method in data.private:
+        ordered = sorted(method.plan.groups, key=lambda group: group.epsilon)
+        by_shape.setdefault(tuple((group.num_clients, group.epsilon) for group in ordered), []).append(method)
     steps = _stairs(data.task.budgets.epsilons.tolist())
     panels = ""
     for shape, methods in by_shape.items():
@@ -191,9 +184,8 @@ def mechanism_panels(data: ReportData) -> str:
             "",
         ),
     )
-    private = [method for method in data.methods if method.plan.is_private]
     return "".join(
-        f'<div class="panel"><h3>{title}<span>{meaning}</span></h3>{_dots(private, title, value, unit)}</div>'
+        f'<div class="panel"><h3>{title}<span>{meaning}</span></h3>{_dots(data.private, title, value, unit)}</div>'
         for title, meaning, value, unit in measures
     )
 
@@ -234,40 +226,30 @@ def _dots(methods: Sequence[MethodRuns], title: str, value: Callable[[Plan, Grou
     return draw.svg(body, width=width, height=height, title=f"{title} of each group and method")
 
 
-def _group_panels(
-    method: MethodRuns,
-    rounds: tuple[int, int],
-    tops: Sequence[float],
-    marks: Callable[[int, Group, Frame, str], tuple[str, str]],
-    *,
-    title: str,
-    values: Sequence[str],
-) -> str:
-    """A panel for each group, against rounds: ``marks`` gives what is drawn without and with the group's colour."""
-    width, height = 320.0, 190.0
-    panels = ""
-    for index, group in enumerate(method.plan.groups):
-        colour, marker = group_look(index, len(method.plan.groups))
-        frame = draw.rounds_frame(
-            rounds=rounds, values=(0, tops[index]), width=width, height=height, left=38, right=10, top=8, bottom=38
-        )
-        plain, coloured = marks(index, group, frame, marker)
-        body = frame.horizontal_grid(draw.ticks(0, frame.y.high, 4)) + frame.bottom_labels(rounds) + plain
-        body += draw.group(colour, coloured) + draw.text(frame.x.end, height - 4, "round", anchor="end")
-        chart = draw.svg(body, width=width, height=height, title=title.format(group.name))
-        panels += draw.panel(group.name, values[index], chart)
-    return f'<div class="panels three">{panels}</div>'
+def _panel_frame(rounds: tuple[int, int], top: float) -> Frame:
+    return draw.rounds_frame(rounds, (0, top), corners=(38, 8, 310, 152))
+
+
+def _group_panel(frame: Frame, rounds: tuple[int, int], group: Group, *, marks: str, title: str, value: str) -> str:
+    """A small panel of one group, against rounds."""
+    body = frame.horizontal_grid(draw.ticks(0, frame.y.high, 4)) + frame.bottom_labels(rounds) + marks
+    body += draw.text(frame.x.end, 186, "round", anchor="end")
+    return draw.panel(group.name, value, draw.svg(body, width=320, height=190, title=title))
 
 
 def cohorts(method: MethodRuns) -> str:
     """Realised cohorts of the recorded rounds against the planned ones, a panel for each group."""
-    groups = method.plan.groups
-    sizes = list(zip(*(record.cohort for run in method.runs for record in run.records), strict=True))
-
-    def marks(index: int, group: Group, frame: Frame, marker: str) -> tuple[str, str]:
-        ends = (frame.x.start, frame.x.end)
-        lower, upper = ([(x, frame.y(size)) for x in ends] for size in cohort_range(group))
-        planned = [(x, frame.y(group.expected_cohort)) for x in ends]
+    recorded = [record.round_number for run in method.runs for record in run.records]
+    rounds = min(recorded), max(recorded)
+    panels = ""
+    for index, group in enumerate(method.plan.groups):
+        colour, marker = group_look(index, len(method.plan.groups))
+        low, high = cohort_range(group)
+        sizes = [record.cohort[index] for run in method.runs for record in run.records]
+        frame = _panel_frame(rounds, max(*sizes, high) * 1.08)
+        lower, planned, upper = (
+            [(x, frame.y(size)) for x in (frame.x.start, frame.x.end)] for size in (low, group.expected_cohort, high)
+        )
         parts = [draw.area(upper, lower, kind="band"), draw.line(planned, kind="line", dash="6 4")]
         for run in method.runs:
             step = max(1, math.ceil(len(run.records) / _MAX_POINTS))
@@ -278,45 +260,42 @@ def cohorts(method: MethodRuns) -> str:
                 )
                 at = frame.x(record.round_number), frame.y(record.cohort[index])
                 parts.append(draw.point(*at, marker=marker, label=label, first=order == 0, kind="small"))
-        return "", "".join(parts)
-
-    return _group_panels(
-        method,
-        (min(run.records[0].round_number for run in method.runs), max(run.last.round_number for run in method.runs)),
-        [max(*own, cohort_range(group)[1]) * 1.08 for own, group in zip(sizes, groups, strict=True)],
-        marks,
-        title="Clients of {} in each recorded round",
-        values=[
-            f"planned {group.expected_cohort:.1f}, mean {sum(own) / len(own):.1f}"
-            for own, group in zip(sizes, groups, strict=True)
-        ],
-    )
+        panels += _group_panel(
+            frame,
+            rounds,
+            group,
+            marks=draw.group(colour, *parts),
+            title=f"Clients of {group.name} in each recorded round",
+            value=f"planned {group.expected_cohort:.1f}, mean {sum(sizes) / len(sizes):.1f}",
+        )
+    return f'<div class="panels three">{panels}</div>'
 
 
 def spending_panels(method: MethodRuns) -> str:
     """Release epsilon against rounds, towards the promise, a panel for each group."""
     run = max(method.counted, key=lambda run: len(run.records))
     rounds = [0, *(record.round_number for record in run.records)]
-    spent = [(0.0, *values) for values in zip(*(record.epsilons for record in run.records), strict=True)]
-
-    def marks(index: int, group: Group, frame: Frame, marker: str) -> tuple[str, str]:
+    panels = ""
+    for index, group in enumerate(method.plan.groups):
+        colour, marker = group_look(index, len(method.plan.groups))
+        spent = [0.0, *(record.epsilons[index] for record in run.records)]
+        frame = _panel_frame((0, rounds[-1]), group.epsilon * 1.18)
         at = frame.y(group.epsilon)
-        plain = frame.across(at, kind="budget")
-        plain += draw.text(frame.x.start + 4, at - 6, f"promise {promise(group.epsilon)}", kind="value")
-        points = [(frame.x(number), frame.y(epsilon)) for number, epsilon in zip(rounds, spent[index], strict=True)]
+        promised = frame.across(at, kind="budget")
+        promised += draw.text(frame.x.start + 4, at - 6, f"promise {promise(group.epsilon)}", kind="value")
+        points = [(frame.x(number), frame.y(epsilon)) for number, epsilon in zip(rounds, spent, strict=True)]
         parts = [draw.line(points, kind="line strong")]
         step = max(1, math.ceil(len(points) / _MAX_POINTS))
         # Counted from the end, so that the last is always there.
         for order, number in enumerate(sorted(range(len(points) - 1, 0, -step))):
-            label = f"{group.name}, after round {rounds[number]}: epsilon {rounded_up(spent[index][number])} spent"
+            label = f"{group.name}, after round {rounds[number]}: epsilon {rounded_up(spent[number])} spent"
             parts.append(draw.point(*points[number], marker=marker, label=label, first=order == 0, kind="small"))
-        return plain, "".join(parts)
-
-    return _group_panels(
-        method,
-        (0, rounds[-1]),
-        [group.epsilon * 1.18 for group in method.plan.groups],
-        marks,
-        title="Release epsilon of {} against rounds",
-        values=[f"spent {rounded_up(values[-1])}" for values in spent],
-    )
+        panels += _group_panel(
+            frame,
+            (0, rounds[-1]),
+            group,
+            marks=promised + draw.group(colour, *parts),
+            title=f"Release epsilon of {group.name} against rounds",
+            value=f"spent {rounded_up(spent[-1])}",
+        )
+    return f'<div class="panels three">{panels}</div>'

@@ -55,9 +55,11 @@ def report_figures(data: ReportData) -> dict[str, "Figure"]:
     """The figures by name: convergence, accuracy, mechanism, participation."""
     with paper_style():
         figures = {"convergence": _convergence(data), "accuracy": _accuracy(data)}
-        if any(method.plan.is_private for method in data.methods):
-            figures["mechanism"] = _mechanism([method for method in data.methods if method.plan.is_private])
-        figures["participation"] = _participation(data.headline)
+        if data.private:
+            figures["mechanism"] = _mechanism(data.private)
+        # Of a deployment nobody knows it.
+        if data.is_simulation:
+            figures["participation"] = _participation(data.headline)
         for figure in figures.values():
             figure.supxlabel(data.stamp, fontsize=6.5, color="#666666", x=0.995, ha="right")
         return figures
@@ -120,7 +122,7 @@ def _mechanism(methods: Sequence[MethodRuns]) -> "Figure":
                 axis.plot(value, row, markersize=6, linestyle="", **_group_look(index, len(values)))
         axis.set(xlabel=label, xlim=(0, None))
     _name_rows(axes[0], [method.label for method in methods])
-    looks = {}
+    looks: dict[tuple[str, bool], dict[str, Any]] = {}
     for method in sorted(methods, key=lambda method: -len(method.plan.groups)):
         for index, group in enumerate(method.plan.groups):
             looks.setdefault((group.name, len(method.plan.groups) == 1), _group_look(index, len(method.plan.groups)))
@@ -140,7 +142,7 @@ def _participation(method: MethodRuns) -> "Figure":
         axis.set_visible(False)
     for index, (axis, group) in enumerate(zip(axes, groups, strict=False)):
         low, high = cohort_range(group)
-        colour = LIGHT[group_look(index, 2)[0]]
+        colour = _group_look(index, len(groups))["color"]
         axis.axhspan(low, high, color=colour, alpha=0.13, linewidth=0)
         axis.axhline(group.expected_cohort, color=colour, linestyle="--", linewidth=1.2)
         for run, marker in zip(method.runs, MARKERS * len(method.runs), strict=False):

@@ -39,7 +39,7 @@ __all__ = [
     "text",
     "tick_label",
     "ticks",
-]
+]  # fmt: skip
 
 # A method's index chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
 # without colours.
@@ -117,21 +117,13 @@ class Frame:
 
 
 def rounds_frame(
-    *,
-    rounds: tuple[int, int],
-    values: tuple[float, float],
-    width: float,
-    height: float,
-    left: float,
-    right: float,
-    top: float,
-    bottom: float,
+    rounds: tuple[int, int], values: tuple[float, float], *, corners: tuple[float, float, float, float]
 ) -> Frame:
-    """Values against rounds, with margins."""
-    first, last = rounds
+    """Values against rounds, within left, top, right and bottom."""
+    left, top, right, bottom = corners
     return Frame(
-        x=Scale(low=min(first, last - 1), high=last, start=left, end=width - right),
-        y=Scale(low=values[0], high=values[1], start=height - bottom, end=top),
+        x=Scale(low=min(rounds[0], rounds[1] - 1), high=rounds[1], start=left, end=right),
+        y=Scale(low=values[0], high=values[1], start=bottom, end=top),
     )
 
 
@@ -224,9 +216,7 @@ def key(marker: str, *, dash: str | None = None) -> str:
 
 def legend(items: Iterable[tuple[str, str, str]], *, kind: str = "") -> str:
     """Names beside their swatches, each once: class, swatch, name."""
-    listed = dict.fromkeys(
-        f'<li class="{name}">{swatch}<span>{escape(words)}</span></li>' for name, swatch, words in items
-    )
+    listed = dict.fromkeys(f'<li class="{own}">{swatch}<span>{escape(name)}</span></li>' for own, swatch, name in items)
     return f'<ul class="{f"legend {kind}".strip()}">{"".join(listed)}</ul>'
 
 
@@ -240,9 +230,9 @@ def panel(title: str, value: str, chart: str, *, kind: str = "", swatch: str = "
 
 def svg(body: str, *, width: float, height: float, title: str, wide: bool | None = None) -> str:
     """A figure with its name for whoever does not see it; one that is drawn twice says for which page it is."""
-    kind = "" if wide is None else "wide" if wide else "narrow"
+    kind = "chart" if wide is None else "chart wide" if wide else "chart narrow"
     return (
-        f'<svg class="{f"chart {kind}".strip()}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
         f'aria-label="{escape(title)}">{body}</svg>'
     )
 

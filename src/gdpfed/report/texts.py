@@ -103,12 +103,12 @@ def _findings(data: ReportData) -> list[str]:
     sentences = [
         *found.findings(data),
         found.server(best),
-        found.waste(data.methods),
+        found.waste(data),
         found.rates(best),
         found.convergence(data),
         found.participation(best) if data.is_simulation else "",
         found.spending(best),
-        found.clipping(data.methods) if data.is_simulation else "",
+        found.clipping(data) if data.is_simulation else "",
     ]
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from gdpfed.training.rounds import TrainingState
 
-__all__ = ["STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run", "rounds_in"]
+__all__ = ["STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run", "read_records", "rounds_in"]
 
 _ADVICE = "what was written before is whole: free space, then gdpfed resume"
 
@@ -80,6 +80,15 @@ def _json_lines(path: Path) -> list[Any]:
         except (ValueError, RecursionError):
             break
     return lines
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records in a run's folder, also of one that is not opened."""
+    file = path / "records.jsonl"
+    return [
+        Record.from_json(content, where=f"line {number} of {str(file)!r}")
+        for number, content in enumerate(_json_lines(file), start=1)
+    ]
 
 
 def _safetensors(tensors: Mapping[str, "Tensor"], **facts: str | int) -> bytes:
@@ -122,11 +131,7 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         """All records so far; a line that was cut off by a kill is not one."""
-        path = self.path / "records.jsonl"
-        return [
-            Record.from_json(content, where=f"line {number} of {str(path)!r}")
-            for number, content in enumerate(_json_lines(path), start=1)
-        ]
+        return read_records(self.path)
 
     def checked_records(self) -> list[Record]:
         """All records, of which there is at least one; InputError where they and the plan cannot both be true."""
