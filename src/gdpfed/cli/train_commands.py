@@ -388,7 +388,7 @@ def _show(drawn: "list[Curve]", runs: "Sequence[RunFolder]", *, picture: Path, a
         except MissingExtraError:
             made = None
     if as_json:
-        content = [{**dataclasses.asdict(result), "mean": result.mean, "std": result.std} for result in results]
+        content = [dataclasses.asdict(result) for result in results]
         listed = [dataclasses.asdict(curve) for curve in drawn]
         print_json({"stamp": stamp, "results": content, "runs": listed, "picture": made})
         return

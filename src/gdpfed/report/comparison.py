@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdpfed.report.contents import sample_std
 from gdpfed.report.paper import paper_tables
 from gdpfed.runs.folder import RunFolder
 from gdpfed.runs.record import Record
@@ -34,23 +35,15 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodResult:
-    """Final accuracies of one method on one task, over seeds."""
+    """Final accuracies of one method on one task; ``mean`` and ``std`` are over seeds."""
 
     title: str
     method: str
     weights: str
     accuracies: tuple[float, ...]
     paper: float | None
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return statistics.fmean(self.accuracies)
-
-    @property
-    def std(self) -> float | None:
-        """Over seeds; None for one."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+    mean: float
+    std: float | None
 
 
 def curves(runs: Sequence[RunFolder]) -> list[Curve]:
@@ -90,6 +83,8 @@ def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
                 weights=weights,
                 accuracies=tuple(accuracies),
                 paper=None if printed is None else float(printed["mean"]),
+                mean=statistics.fmean(accuracies),
+                std=sample_std(accuracies),
             )
         )
     return results

@@ -11,6 +11,7 @@ Guarantees (tests of the same name):
 import functools
 import shlex
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdpfed.planning.plan import Group, Plan
@@ -20,7 +21,12 @@ from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task
 
-__all__ = ["GroupCost", "MethodRuns", "ReportData", "RunResult"]
+__all__ = ["GroupCost", "MethodRuns", "ReportData", "RunResult", "sample_std"]
+
+
+def sample_std(accuracies: Sequence[float]) -> float | None:
+    """Over seeds; None for one."""
+    return statistics.stdev(accuracies) if len(accuracies) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,7 @@ class MethodRuns:
     @property
     def std(self) -> float | None:
         """Over seeds; None for one."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+        return sample_std(self.accuracies)
 
     @property
     def loss(self) -> float:

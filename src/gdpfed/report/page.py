@@ -13,6 +13,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -24,11 +25,11 @@ from gdpfed.report.colours import DARK, LIGHT
 from gdpfed.report.contents import ReportData
 from gdpfed.report.tables import cost_table, method_table, plan_table
 
-__all__ = ["report_html"]
+__all__ = ["report_html", "templates"]
 
 # What draws, and escapes what it is given by itself.
 _DRAWING = (
-    svg.key, svg.marker_symbols, figures.accuracy_strip, figures.clipped_strip, figures.convergence, figures.legend,
+    svg.key, figures.accuracy_strip, figures.clipped_strip, figures.convergence, figures.legend,
     figures.small_multiples, plan_figures.budget_stairs, plan_figures.cohorts, plan_figures.group_legend,
     plan_figures.mechanism_panels, plan_figures.promise_legend, plan_figures.promises, plan_figures.spending_panels,
 )  # fmt: skip
@@ -40,16 +41,22 @@ def report_html(data: ReportData) -> str:
     return page.render(data=data, words=functools.partial(_words, [method.plan.method for method in data.methods]))
 
 
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
+def templates(*, autoescape: bool, **options: Any) -> Environment:
+    """The templates in `assets`; a name that they do not know is an error."""
+    return Environment(
         loader=PackageLoader("gdpfed.report", "assets"),
-        autoescape=True,
+        autoescape=autoescape,  # noqa: S701 - it is on for HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **options,
     )
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = templates(autoescape=True)
     environment.globals |= {function.__name__: _as_markup(function) for function in _DRAWING}
     for function in (cost_table, delta_up, method_table, plan_figures.group_look, plan_table, promise, rounded_up):
         environment.globals[function.__name__] = function

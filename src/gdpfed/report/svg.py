@@ -15,50 +15,17 @@ from dataclasses import dataclass
 from html import escape
 
 __all__ = [
-    "DASHES",
-    "MARKERS",
-    "NUM_COLOURS",
-    "NUM_GROUP_COLOURS",
-    "Frame",
-    "Scale",
-    "area",
-    "escape",
-    "group",
-    "key",
-    "legend",
-    "line",
-    "log_ticks",
-    "marker_symbols",
-    "panel",
-    "path",
-    "point",
-    "pushed_apart",
-    "rounds_frame",
-    "row_label",
-    "svg",
-    "text",
-    "tick_label",
-    "ticks",
+    "DASHES", "MARKERS", "NUM_COLOURS", "NUM_GROUP_COLOURS", "Frame", "Scale", "area", "escape", "group", "key",
+    "legend", "line", "log_ticks", "panel", "path", "point", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
+    "tick_label", "ticks",
 ]  # fmt: skip
 
 # A method's index chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
 # without colours.
 NUM_COLOURS, NUM_GROUP_COLOURS = 10, 6
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "5 2 1 2 1 2", "", "4 4", "", "1 2 6 2")
+# The shapes are in `assets/markers.svg`, with a bar for promises.
 MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus", "cross", "ring", "star", "box")
-_SHAPES = {
-    "circle": '<circle r="4"/>',
-    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
-    "triangle": '<path d="M0-4.8 4.6 3.4h-9.2z"/>',
-    "diamond": '<path d="M0-5.2 5.2 0 0 5.2-5.2 0z"/>',
-    "down": '<path d="M0 4.8-4.6-3.4h9.2z"/>',
-    "plus": '<path d="M-1.5-4.8h3v3.3h3.3v3h-3.3v3.3h-3v-3.3h-3.3v-3h3.3z"/>',
-    "cross": '<path d="M-4.5-2.7-2.7-4.5 0-1.8 2.7-4.5 4.5-2.7 1.8 0 4.5 2.7 2.7 4.5 0 1.8-2.7 4.5-4.5 2.7-1.8 0z"/>',
-    "ring": '<circle r="3.4" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
-    "star": '<path d="M0-5.6 1.6-1.8 5.4-1.8 2.4.9 3.4 4.8 0 2.5-3.4 4.8-2.4.9-5.4-1.8-1.6-1.8z"/>',
-    "box": '<path d="M-3.2-3.2h6.4v6.4h-6.4z" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
-    "bar": '<path d="M-1.5-9h3v18h-3z"/>',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,20 +202,6 @@ def svg(body: str, *, width: float, height: float, title: str, wide: bool | None
         f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
         f'aria-label="{escape(title)}">{body}</svg>'
     )
-
-
-def marker_symbols() -> str:
-    """All markers, once for the whole page."""
-    symbols = "".join(
-        f'<symbol id="m-{name}" viewBox="-10 -10 20 20" width="20" height="20" x="-10" y="-10" '
-        f'overflow="visible"><g fill="currentColor">{shape}</g></symbol>'
-        for name, shape in _SHAPES.items()
-    )
-    hatch = (
-        '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="2" height="6" fill="var(--warn)"/></pattern>'
-    )
-    return f'<svg class="symbols" aria-hidden="true"><defs>{symbols}{hatch}</defs></svg>'
 
 
 def pushed_apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
