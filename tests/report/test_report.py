@@ -22,7 +22,7 @@ from gdpfed.report import findings as found
 from gdpfed.report import svg as draw
 from gdpfed.report.colours import DARK, LIGHT
 from gdpfed.report.contents import MethodRuns, ReportData
-from gdpfed.report.figures import look
+from gdpfed.report.figures import clipped_strip, look
 from gdpfed.report.load import load_report
 from gdpfed.report.page import report_html
 from gdpfed.report.report_pictures import report_figures, write_figures
@@ -350,7 +350,7 @@ def test_every_figure_is_named_and_every_point_has_a_value(data: ReportData) -> 
     assert page.count("<i>simulation</i>") == 9
 
 
-HOSTILE = '<script>alert(1)</script>&"quoted" | pipe ]]> ${title}'
+HOSTILE = '<script>alert(1)</script>&"quoted" | pipe ]]> ${title} {{ 7 * 7 }} {% raw %}'
 
 
 def test_text_on_the_page_is_escaped(tmp_path: Path) -> None:
@@ -534,6 +534,26 @@ def test_nothing_clipped_is_said_in_words(tmp_path: Path) -> None:
     page = report_html(load_report([tmp_path]))
     assert "figure-clipped" not in page
     assert "No update of the recorded rounds was longer than the clip norm." in page
+
+
+def test_what_nobody_knows_is_left_out(tmp_path: Path) -> None:
+    """Records without counts of clipped and dropped updates: unknown is not zero."""
+    run = write_run(tmp_path / "run", task_of("gdpfed"))
+    records = records_of(run.plan, seed=1, level=80, rounds=10)
+    write_records(run, [{**record, "clipped": None, "dropped": None} for record in records])
+    data = load_report([tmp_path])
+    page, text = report_html(data), report_markdown(data)
+    parsed(page)
+    assert "How many updates were clipped is not known." in page
+    assert "figure-clipped" not in page
+    assert "not known" in text
+    assert json.loads(report_json(data))["methods"][0]["clipped_share"] is None
+    assert json.loads(report_json(data))["methods"][0]["runs"][0]["records"][0]["clipped"] is None
+    write_run(tmp_path / "other", task_of("gdpfed+"))
+    both = load_report([tmp_path])
+    assert "gdpfed+ clipped most" in found.clipping(both)
+    assert "gdpfed: " not in clipped_strip(both, wide=True)
+    assert "gdpfed+: " in clipped_strip(both, wide=True)
 
 
 # Pictures
