@@ -15,7 +15,7 @@ from gdpfed_reproduce.experiment_plots import plot_convergence, plot_experiment,
 from gdpfed_reproduce.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
 from gdpfed_reproduce.overhead import load_overhead
 from gdpfed_reproduce.records import CellRecord, load_records
-from gdpfed_reproduce.verdicts import Row, rows_of
+from gdpfed_reproduce.verdicts import ComparedRow, rows_of
 from gdpfed_reproduce.without_training import noise_table, sampling_table
 
 __all__ = ["draw_pictures", "markdown_table", "results_page"]
@@ -102,7 +102,7 @@ def _noise() -> str:
     )
 
 
-def _tables(experiment: Experiment, records: Sequence[CellRecord]) -> dict[str, list[Row]]:
+def _tables(experiment: Experiment, records: Sequence[CellRecord]) -> dict[str, list[ComparedRow]]:
     return {dataset: rows_of(experiment, dataset, records) for dataset in PRESETS}
 
 
@@ -110,15 +110,15 @@ def _figure(figure: PaperFigure | None) -> str:
     return "not printed" if figure is None else f"{figure.mean:.2f} ± {figure.std:.2f}"
 
 
-def _ours(row: Row) -> str:
+def _ours(row: ComparedRow) -> str:
     return "" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}")
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: ComparedRow) -> str:
     return "**differs**" if row.verdict == "differs" else row.verdict
 
 
-def _result_table(experiment: Experiment, rows: Sequence[Row]) -> str:
+def _result_table(experiment: Experiment, rows: Sequence[ComparedRow]) -> str:
     head = ["method", *([experiment.varies] if experiment.varies else []), "paper", "ours", "seeds", "difference"]
     shown = [
         (
@@ -135,7 +135,7 @@ def _result_table(experiment: Experiment, rows: Sequence[Row]) -> str:
     return markdown_table([*head, "verdict"], shown)
 
 
-def _curve_table(rows: Sequence[Row]) -> str:
+def _curve_table(rows: Sequence[ComparedRow]) -> str:
     """What the figure shows, at some of its rounds: the paper prints no numbers with it."""
     curves = {row.label: row.record.runs for row in rows if row.record is not None}
     rounds = next(iter(curves.values()))[0].rounds
@@ -147,7 +147,7 @@ def _curve_table(rows: Sequence[Row]) -> str:
     return markdown_table(("method", "seeds", *(f"round {number}" for number in shown)), made)
 
 
-def _facts(rows: Sequence[Row]) -> str:
+def _facts(rows: Sequence[ComparedRow]) -> str:
     """What a reader must know of the runs in a table."""
     records = [row.record for row in rows if row.record is not None]
     sizes = sorted({record.parameters for record in records})
@@ -157,7 +157,7 @@ def _facts(rows: Sequence[Row]) -> str:
     return text + (f" **Not the paper's configuration**: {' | '.join(reduced)}." if reduced else "")
 
 
-def _order(rows: Sequence[Row]) -> str:
+def _order(rows: Sequence[ComparedRow]) -> str:
     """The methods that both have, best first."""
     both = [row for row in rows if row.paper is not None and row.mean is not None and not row.reduced]
     if len(both) < 3:

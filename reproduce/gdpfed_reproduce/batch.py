@@ -31,6 +31,7 @@ from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
 from gdpfed.privacy.cache import code_hash
+from gdpfed.runs.folder import is_finished
 from gdpfed.tasks.task import Task, task_to_toml
 from gdpfed_reproduce.pool import Report, run_orders
 
@@ -69,7 +70,7 @@ class PlannedJob(Job):
     @property
     def state(self) -> State:
         """How far it is, as the folder says."""
-        if (self.folder / "model.safetensors").is_file():
+        if is_finished(self.folder):
             return "finished"
         return "started" if (self.folder / "run.toml").is_file() else "missing"
 

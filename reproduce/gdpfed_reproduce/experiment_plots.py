@@ -6,12 +6,13 @@ panel's title.
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gdpfed.report.pictures import COLOURS, DASHES, paper_style
+from gdpfed.report.pictures import COLOURS, MARKERS, blank_figure, draw_curve, line_style, paper_style
 from gdpfed.tasks.task import load_task
 from gdpfed_reproduce.experiments import EXPERIMENTS
-from gdpfed_reproduce.verdicts import Row
+from gdpfed_reproduce.verdicts import ComparedRow
 from gdpfed_reproduce.without_training import SweepLine
 
 if TYPE_CHECKING:
@@ -19,28 +20,29 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_convergence", "plot_experiment", "plot_methods_beside", "plot_sampling_sweep"]
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_STAMP = "simulation: not a private release"
-
-Tables = Mapping[str, Sequence[Row]]
+Tables = Mapping[str, Sequence[ComparedRow]]
 
 
-def _with_records(tables: Tables) -> dict[str, list[Row]]:
+def _with_records(tables: Tables) -> dict[str, list[ComparedRow]]:
     return {dataset: list(rows) for dataset, rows in tables.items() if any(row.accuracies for row in rows)}
 
 
-def _title(dataset: str, rows: Sequence[Row]) -> str:
+def _title(dataset: str, rows: Sequence[ComparedRow]) -> str:
     title = load_task(dataset).title
     reduced = {"; ".join(row.reduced) for row in rows if row.reduced}
     return f"{title}, reduced" if reduced else title
 
 
-def _panels(count: int, *, width: float, height: float) -> tuple["Figure", Sequence[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * count, height), layout="constrained")
-    figure.text(0.995, 0.995, _STAMP, ha="right", va="top", fontsize=6, color="#777777")
+def _panels(count: int, *, height: float) -> tuple["Figure", Sequence[Any]]:
+    figure = blank_figure(5.4 * count, height)
+    stamp = "simulation: not a private release"
+    figure.text(0.995, 0.995, stamp, ha="right", va="top", fontsize=6, color="#777777")
     return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def _mark(index: int, *, hollow: bool = False) -> dict[str, Any]:
+    look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+    return {**look, "markerfacecolor": "none"} if hollow else look
 
 
 def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
@@ -61,18 +63,17 @@ def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
 
 def plot_experiment(name: str, tables: Tables) -> "Figure":
     """Accuracy against what the experiment varies, a line for each method."""
-    shown = _with_records(tables)
+    with_records = _with_records(tables)
     experiment = EXPERIMENTS[name]
     columns = list(experiment.columns)
     # A line only where columns are values of one number.
     ordered = name not in ("sparsification", "preferences")
     with paper_style():
-        figure, axes = _panels(len(shown), width=5.4, height=4.0)
-        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
+        figure, axes = _panels(len(with_records), height=4.0)
+        for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
             labels = [method.label for method in experiment.methods]
-            for place, label in enumerate(labels):
+            for index, label in enumerate(labels):
                 own = {row.column: row for row in rows if row.label == label}
-                colour, marker = COLOURS[place % len(COLOURS)], _MARKERS[place % len(_MARKERS)]
                 run = [(columns.index(column), row) for column, row in own.items() if row.mean is not None]
                 printed = [(columns.index(column), row.paper) for column, row in own.items() if row.paper is not None]
                 if run:
@@ -80,8 +81,7 @@ def plot_experiment(name: str, tables: Tables) -> "Figure":
                         [x for x, _ in run],
                         [row.mean for _, row in run],
                         yerr=[row.std or 0.0 for _, row in run],
-                        color=colour,
-                        marker=marker,
+                        **_mark(index),
                         linestyle="-" if ordered else "none",
                         capsize=2.5,
                         label=f"{label}, ours",
@@ -90,9 +90,7 @@ def plot_experiment(name: str, tables: Tables) -> "Figure":
                     axis.plot(
                         [x + 0.06 for x, _ in printed],
                         [paper.mean for _, paper in printed],
-                        color=colour,
-                        marker=marker,
-                        markerfacecolor="none",
+                        **_mark(index, hollow=True),
                         linestyle="--" if ordered else "none",
                         linewidth=1,
                         label=f"{label}, paper",
@@ -110,37 +108,22 @@ def plot_experiment(name: str, tables: Tables) -> "Figure":
 
 def plot_methods_beside(tables: Tables) -> "Figure":
     """The main table: every method on a line of its own, ours and the paper's."""
-    shown = _with_records(tables)
+    with_records = _with_records(tables)
     labels = [method.label for method in EXPERIMENTS["main"].methods][::-1]
     with paper_style():
-        figure, axes = _panels(len(shown), width=5.4, height=4.2)
-        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
+        figure, axes = _panels(len(with_records), height=4.2)
+        for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
             by_label = {row.label: row for row in rows}
-            for place, label in enumerate(labels):
+            for height, label in enumerate(labels):
                 row = by_label[label]
+                style: dict[str, Any] = {"capsize": 2.5, "linestyle": "none"}
                 if row.paper is not None:
-                    axis.errorbar(
-                        row.paper.mean,
-                        place - 0.14,
-                        xerr=row.paper.std,
-                        color=COLOURS[1],
-                        marker="s",
-                        markerfacecolor="none",
-                        capsize=2.5,
-                        linestyle="none",
-                        label="paper" if label == "fedavg" else None,
-                    )
+                    named = "paper" if label == "fedavg" else None
+                    paper = (row.paper.mean, height - 0.14)
+                    axis.errorbar(*paper, xerr=row.paper.std, label=named, **_mark(1, hollow=True), **style)
                 if row.mean is not None:
-                    axis.errorbar(
-                        row.mean,
-                        place + 0.14,
-                        xerr=row.std or 0.0,
-                        color=COLOURS[0],
-                        marker="o",
-                        capsize=2.5,
-                        linestyle="none",
-                        label="ours" if label == "fedavg" else None,
-                    )
+                    named = "ours" if label == "fedavg" else None
+                    axis.errorbar(row.mean, height + 0.14, xerr=row.std or 0.0, label=named, **_mark(0), **style)
             axis.set_yticks(range(len(labels)), labels)
             axis.set_title(_title(dataset, rows), loc="left")
             axis.set(xlabel="test accuracy (%)")
@@ -149,34 +132,22 @@ def plot_methods_beside(tables: Tables) -> "Figure":
 
 
 def plot_convergence(tables: Tables) -> "Figure":
-    """Accuracy against rounds: the mean over seeds, the span between the lowest and the highest, the paper's end."""
-    shown = _with_records(tables)
+    """Accuracy against rounds, and the paper's end."""
+    with_records = _with_records(tables)
     with paper_style():
-        figure, axes = _panels(len(shown), width=5.4, height=4.0)
-        for axis, (dataset, rows) in zip(axes, shown.items(), strict=True):
-            for place, row in enumerate(rows):
+        figure, axes = _panels(len(with_records), height=4.0)
+        for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
+            for index, row in enumerate(rows):
                 if row.record is None:
                     continue
-                colour = COLOURS[place % len(COLOURS)]
                 rounds = row.record.runs[0].rounds
                 columns = list(zip(*(run.accuracies for run in row.record.runs), strict=True))
-                means = [sum(column) / len(column) for column in columns]
-                line = DASHES[place % len(DASHES)]
-                axis.plot(rounds, means, line, color=colour, label=f"{row.label} ({means[-1]:.1f})")
-                lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-                axis.fill_between(rounds, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+                label = f"{row.label} ({fmean(columns[-1]):.1f})"
+                draw_curve(axis, rounds, columns, label=label, **line_style(index))
                 if row.paper is not None and not row.reduced:
-                    axis.plot(
-                        rounds[-1],
-                        row.paper.mean,
-                        color=colour,
-                        marker=_MARKERS[place % len(_MARKERS)],
-                        markerfacecolor="none",
-                        linestyle="none",
-                        label=f"paper's end ({row.paper.mean:.1f})",
-                    )
+                    label = f"paper's end ({row.paper.mean:.1f})"
+                    axis.plot(rounds[-1], row.paper.mean, **_mark(index, hollow=True), linestyle="none", label=label)
             axis.set_title(_title(dataset, rows), loc="left")
-            axis.set(xlabel="round", ylabel="test accuracy (%)")
             axis.legend(frameon=False, fontsize=7, ncols=2, loc="lower right")
         return figure
 
@@ -184,22 +155,15 @@ def plot_convergence(tables: Tables) -> "Figure":
 def plot_sampling_sweep(lines: Sequence[SweepLine]) -> "Figure":
     """Optimal sampling ratios against the strictest group's epsilon, a panel for each data set."""
     with paper_style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(4.6 * len(lines), 3.6), layout="constrained")
+        figure = blank_figure(4.6 * len(lines), 3.6)
         axes = figure.subplots(1, len(lines), squeeze=False)[0]
         for axis, line in zip(axes, lines, strict=True):
             labels = ["group 1 (varied)"] + [
-                f"group {place} (epsilon {epsilon:g})" for place, epsilon in enumerate(line.fixed_epsilons, start=2)
+                f"group {number} (epsilon {epsilon:g})" for number, epsilon in enumerate(line.fixed_epsilons, start=2)
             ]
-            for place, (label, rates) in enumerate(zip(labels, line.rates, strict=True)):
-                axis.plot(
-                    line.strictest_epsilons,
-                    [100 * rate for rate in rates],
-                    DASHES[place % len(DASHES)],
-                    color=COLOURS[place % len(COLOURS)],
-                    label=label,
-                )
+            for index, (label, rates) in enumerate(zip(labels, line.rates, strict=True)):
+                percent = [100 * rate for rate in rates]
+                axis.plot(line.strictest_epsilons, percent, label=label, **line_style(index))
             axis.axvline(line.fixed_epsilons[0], color="#888888", linewidth=0.8)
             axis.annotate(
                 "equal budgets,\nequal ratios",

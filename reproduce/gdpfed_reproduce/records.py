@@ -15,6 +15,7 @@ Guarantees (tests of the same name):
 
 import fcntl
 import json
+import math
 import os
 import struct
 import tomllib
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from gdpfed.errors import InputError
+from gdpfed.files import write_whole
+from gdpfed.runs.folder import read_records
 from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, task_to_toml
 from gdpfed_reproduce.batch import RESULTS_VERSION, PlannedJob, finished_seconds
@@ -105,27 +108,20 @@ def _num_parameters(model: Path) -> int:
     with model.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
-    total = 0
-    for name, entry in header.items():
-        if name != "__metadata__":
-            size = 1
-            for extent in entry["shape"]:
-                size *= extent
-            total += size
-    return total
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
 def _run_record(job: PlannedJob) -> RunRecord:
-    lines = [json.loads(line) for line in (job.folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    records = read_records(job.folder)
     versions = json.loads((job.folder / "versions.json").read_text(encoding="utf-8"))
     return RunRecord(
         seed=job.seed,
         key=job.key,
-        rounds=tuple(line["round"] for line in lines),
-        accuracies=tuple(round(line["accuracy"], 6) for line in lines),
-        epsilons=tuple(lines[-1]["epsilons"]),
+        rounds=tuple(record.round_number for record in records),
+        accuracies=tuple(round(record.accuracy, 6) for record in records),
+        epsilons=tuple(None if math.isinf(epsilon) else epsilon for epsilon in records[-1].epsilons),
         versions=", ".join(f"{name} {versions[name]}" for name in ("gdpfed", "python", "torch", "numpy")),
-        by_budget=tuple(round(value, 6) for value in lines[-1].get("by_budget", ())),
+        by_budget=tuple(round(value, 6) for value in records[-1].by_budget),
     )
 
 
@@ -159,15 +155,13 @@ def records_of(entries: Iterable[tuple[Cell, PlannedJob]], *, scale: str) -> lis
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             return
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}; choose another --records") from None
+    write_whole(path, text.encode(), advice="choose another --records")
 
 
 def _line(content: Mapping[str, Any]) -> str:
@@ -247,7 +241,6 @@ def save_records(records: Iterable[CellRecord], folder: Path) -> list[Path]:
     by_file: dict[tuple[str, str], list[CellRecord]] = {}
     for record in records:
         by_file.setdefault((record.dataset, record.experiment), []).append(record)
-    written = []
     merged = {}
     for (dataset, experiment), new in by_file.items():
         path = folder / dataset / f"{experiment}.json"
@@ -257,8 +250,7 @@ def save_records(records: Iterable[CellRecord], folder: Path) -> list[Path]:
         merged[path] = _text(dataset, experiment, [kept[place] for place in sorted(kept)])
     for path, text in merged.items():
         _write(path, text)
-        written.append(path)
-    return written
+    return list(merged)
 
 
 def _joined(old: CellRecord | None, new: CellRecord) -> CellRecord:

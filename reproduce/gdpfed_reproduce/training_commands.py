@@ -38,7 +38,7 @@ from gdpfed_reproduce.options_commands import (
     wanted_of,
 )
 from gdpfed_reproduce.records import load_records, records_locked, records_of, save_records, save_timing
-from gdpfed_reproduce.verdicts import Row, rows_of
+from gdpfed_reproduce.verdicts import ComparedRow, rows_of
 
 __all__ = ["add_training_commands", "make_runs", "need_torch"]
 
@@ -163,7 +163,7 @@ def _introduce(asked: Asked) -> None:
         out.print(text, soft_wrap=True)
 
 
-def _row_as_json(row: Row) -> dict[str, object]:
+def _row_as_json(row: ComparedRow) -> dict[str, object]:
     return {
         "experiment": row.experiment,
         "dataset": row.dataset,
@@ -179,7 +179,7 @@ def _row_as_json(row: Row) -> dict[str, object]:
     }
 
 
-def _print_table(name: str, dataset: str, rows: Sequence[Row]) -> None:
+def _print_table(name: str, dataset: str, rows: Sequence[ComparedRow]) -> None:
     experiment = EXPERIMENTS[name]
     columns = ["method", *([experiment.varies] if experiment.varies else []), "paper", "ours", "seeds", "difference"]
     shown = []

@@ -21,14 +21,14 @@ from typing import Literal
 from gdpfed_reproduce.experiments import Cell, Experiment, PaperFigure, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, config_of, differences
 
-__all__ = ["PAPER_SEEDS", "Row", "rows_of"]
+__all__ = ["PAPER_SEEDS", "ComparedRow", "rows_of"]
 
 PAPER_SEEDS = 3
 Verdict = Literal["within the spread", "differs", "not run", "not in the paper", "not comparable"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparedRow:
     """An entry of a table; ``reduced`` says in words how it falls short of the paper's configuration."""
 
     experiment: str
@@ -90,7 +90,7 @@ def _best(found: Sequence[CellRecord], config: Mapping[str, object]) -> CellReco
 
 def rows_of(
     experiment: Experiment, dataset: str, records: Sequence[CellRecord], *, scale: Scale | None = None
-) -> list[Row]:
+) -> list[ComparedRow]:
     """A row for each cell, run or not, from the records of full scale; or of exactly ``scale``."""
     name = "full" if scale is None else scale.name
     here = [record for record in records if record.dataset == dataset and record.scale == name]
@@ -101,7 +101,7 @@ def rows_of(
         found = _matching(cell, experiment, here, exactly=scale is not None)
         reduced = tuple(differences(found.config, full[cell.column, cell.method])) if found else ()
         rows.append(
-            Row(
+            ComparedRow(
                 experiment=experiment.name,
                 dataset=dataset,
                 column=cell.column,

@@ -101,14 +101,12 @@ def test_an_unwritable_folder(runs: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_a_failed_write_leaves_the_old_report(
     runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gdpfed.report import whole_file
-
     (tmp_path / "report.html").write_text("the old one")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(whole_file.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     code, _, err = call(capsys, "report", runs)
     assert code == 2
     assert "No space left on device; nothing was changed" in err

@@ -285,11 +285,11 @@ class Storm:
     def _measure_noise(self, number: int, made: Outcome, groups: list[int]) -> None:
         """The variance of what was released, as a multiple of the plan's: at least 1."""
         plan = self.federation.plan
-        records = {record["round"]: record for record in open_run(self.federation.home.run_path).records()}
+        records = {record.round_number: record for record in open_run(self.federation.home.run_path).records()}
         if number + 1 not in records or not groups:
             return
         planned = math.fsum((plan.groups[g].weight * plan.groups[g].noise_std) ** 2 for g in groups)
-        made.noise = records[number + 1]["update_norm"] ** 2 / NUM_PARAMS / planned / plan.server_learning_rate**2
+        made.noise = records[number + 1].update_norm ** 2 / NUM_PARAMS / planned / plan.server_learning_rate**2
         if made.noise < 1 - _DEVIATIONS * math.sqrt(2 / NUM_PARAMS):
             made.failures.append(f"noise of {made.noise:.2f} times the plan's variance")
 

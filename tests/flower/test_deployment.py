@@ -191,7 +191,7 @@ def test_killed_anywhere_no_round_is_released_twice(point: str, tmp_path: Path) 
         place = int(name.split("-")[2].removesuffix(".sum"))
         assert states[1, place] == [*before[1, place][:-1], "published"]
     assert verify_ledger(federation.home.ledger_path).largest_share <= 1
-    assert [record["round"] for record in open_run(federation.home.run_path).records()] == [1, 2, 3][:done]
+    assert [record.round_number for record in open_run(federation.home.run_path).records()] == [1, 2, 3][:done]
     run = federation.ledger().state.run(federation.home.run_name)
     assert max(run.charged) <= 3
 
@@ -350,7 +350,7 @@ def test_a_run_folder_reads_like_the_simulators(tmp_path: Path) -> None:
     assert "not a private release" in run.stamp
     for record in run.records():
         # Who took part is in the ledger and nowhere else.
-        assert record["cohort"] == [round(group.expected_cohort) for group in federation.plan.groups]
+        assert record.cohort == tuple(round(group.expected_cohort) for group in federation.plan.groups)
     data = load_report([federation.home.run_path])
     assert data.methods[0].runs[0].records[-1].epsilons[0] <= 1.0
     with pytest.raises(InputError, match="deployment"):

@@ -72,7 +72,7 @@ def write_run(
     done = plan.num_rounds if rounds is None else rounds
     write_records(run, records_of(plan, seed=seed, level=level, rounds=done))
     for number in range(1, max(done, timed) + 1):
-        run.append("timing.jsonl", {"round": number, "seconds": 0.1, "clients": 40})
+        run.append_timing({"round": number, "seconds": 0.1, "clients": 40})
     if rounds is None:
         (path / "model.safetensors").write_bytes(b"")
     return run

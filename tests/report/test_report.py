@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,21 +15,20 @@ from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import read_budgets
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import findings as found
 from gdpfed.report import svg as draw
 from gdpfed.report.colours import DARK, LIGHT
-from gdpfed.report.contents import Method, ReportData
-from gdpfed.report.figures import look
+from gdpfed.report.contents import MethodRuns, ReportData
+from gdpfed.report.figures import clipped_strip, look
 from gdpfed.report.load import load_report
 from gdpfed.report.page import report_html
 from gdpfed.report.report_pictures import report_figures, write_figures
 from gdpfed.report.tables import cost_table, method_table, plan_table
 from gdpfed.report.texts import report_json, report_markdown
-from gdpfed.report.whole_file import check_place, write_whole
 from gdpfed.runs.folder import STAMP, create_run
-from gdpfed.runs.simulate import spent_so_far
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from tests.report.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
@@ -45,7 +43,7 @@ def data(six: Path) -> ReportData:
     return load_report([six])
 
 
-def with_accuracies(method: Method, accuracies: list[float], label: str) -> Method:
+def with_accuracies(method: MethodRuns, accuracies: list[float], label: str) -> MethodRuns:
     runs = tuple(
         dataclasses.replace(
             method.runs[0],
@@ -70,8 +68,8 @@ def test_methods_and_headline(data: ReportData) -> None:
         "fedavg",
     ]
     assert data.headline.label == "pooled"
-    assert data.seeds == (1, 2, 3)
-    assert data.num_runs == 18
+    assert data.seeds == [1, 2, 3]
+    assert len(data.runs) == 18
     best = data.headline
     assert best.mean == pytest.approx(sum(best.accuracies) / 3)
     assert best.std == pytest.approx(math.sqrt(sum((value - best.mean) ** 2 for value in best.accuracies) / 2))
@@ -144,7 +142,9 @@ def test_settings_that_differ_name_a_variant(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", task_of("gdpfed"), seed=1, level=70)
     write_run(tmp_path / "half", task_of("pooled"), seed=1, level=90, rounds=6)
-    with pytest.raises(InputError, match=r"'half', which has done 6 rounds: gdpfed resume half, or --partial"):
+    with pytest.raises(
+        InputError, match=r"'half', which has done 6 rounds: gdpfed resume half, or ask for a partial report"
+    ):
         load_report([tmp_path])
     data = load_report([tmp_path], partial=True)
     assert data.headline.label == "gdpfed", "a finished run comes before an unfinished one, however good"
@@ -350,7 +350,7 @@ def test_every_figure_is_named_and_every_point_has_a_value(data: ReportData) -> 
     assert page.count("<i>simulation</i>") == 9
 
 
-HOSTILE = '<script>alert(1)</script>&"quoted" | pipe ]]> ${title}'
+HOSTILE = '<script>alert(1)</script>&"quoted" | pipe ]]> ${title} {{ 7 * 7 }} {% raw %}'
 
 
 def test_text_on_the_page_is_escaped(tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_many_budgets_and_rare_clients(tmp_path: Path) -> None:
     assert run.plan.mean_waste > 0
     page = report_html(load_report([tmp_path]))
     parsed(page)
-    assert "of each client's budget unused" in found.waste(load_report([tmp_path]).methods)
+    assert "of each client's budget unused" in found.waste(load_report([tmp_path]))
     assert "nan" not in re.sub(r"<script>.*?</script>", "", page, flags=re.S).replace("finance", "")
 
 
@@ -536,25 +536,27 @@ def test_nothing_clipped_is_said_in_words(tmp_path: Path) -> None:
     assert "No update of the recorded rounds was longer than the clip norm." in page
 
 
-# Files
+def test_what_nobody_knows_is_left_out(tmp_path: Path) -> None:
+    """Records without counts of clipped and dropped updates: unknown is not zero."""
+    run = write_run(tmp_path / "run", task_of("gdpfed"))
+    records = records_of(run.plan, seed=1, level=80, rounds=10)
+    write_records(run, [{**record, "clipped": None, "dropped": None} for record in records])
+    data = load_report([tmp_path])
+    page, text = report_html(data), report_markdown(data)
+    parsed(page)
+    assert "How many updates were clipped is not known." in page
+    assert "figure-clipped" not in page
+    assert "not known" in text
+    assert json.loads(report_json(data))["methods"][0]["clipped_share"] is None
+    assert json.loads(report_json(data))["methods"][0]["runs"][0]["records"][0]["clipped"] is None
+    write_run(tmp_path / "other", task_of("gdpfed+"))
+    both = load_report([tmp_path])
+    assert "gdpfed+ clipped most" in found.clipping(both)
+    assert "gdpfed: " not in clipped_strip(both, wide=True)
+    assert "gdpfed+: " in clipped_strip(both, wide=True)
 
 
-def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "report.html"
-    write_whole(target, b"before")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match=r"No space left on device; nothing was changed"):
-        write_whole(target, b"after")
-    assert target.read_bytes() == b"before"
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    with pytest.raises(InputError, match="which is a folder"):
-        check_place(tmp_path)
-    with pytest.raises(InputError, match="make it first"):
-        check_place(tmp_path / "no" / "report.html")
+# Pictures
 
 
 def test_every_picture_is_stamped(data: ReportData, tmp_path: Path) -> None:
@@ -581,7 +583,7 @@ def test_pictures_are_whole(data: ReportData, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError):
         write_figures(figures, tmp_path / "plots", kind="png")
     assert not (tmp_path / "plots").exists()
-    with pytest.raises(InputError, match="expected --format svg, png or pdf, got 'gif'"):
+    with pytest.raises(InputError, match="expected the format svg, png or pdf, got 'gif'"):
         write_figures(figures, tmp_path / "plots", kind="gif")
     with pytest.raises(InputError, match="is not a folder"):
         write_figures(figures, tmp_path / "no" / "plots", kind="png")

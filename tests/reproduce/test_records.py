@@ -1,10 +1,12 @@
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from gdpfed.errors import InputError
+from gdpfed.runs.record import Record
 from gdpfed_reproduce.batch import PlannedJob
 from gdpfed_reproduce.experiments import EXPERIMENTS, SMOKE, Scale, cells_of
 from gdpfed_reproduce.records import (
@@ -25,8 +27,12 @@ def finished_run(folder: Path, *, seed: int) -> PlannedJob:
     task = cells_of(EXPERIMENTS["main"], "fmnist", SMOKE)[0].task
     job = PlannedJob(name="x", task=task, seed=seed, plan="p", key=f"key{seed}", folder=folder / str(seed))
     job.folder.mkdir(parents=True)
-    lines = [{"round": number, "accuracy": 100 / 3 + number + seed, "epsilons": [None]} for number in (3, 6)]
-    (job.folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rest = {"loss": 1.0, "cohort": (9,), "clipped": 0, "dropped": 0, "update_norm": 1.0}
+    records = [
+        Record(round_number=number, accuracy=100 / 3 + number + seed, epsilons=(math.inf,), **rest)  # type: ignore[arg-type]
+        for number in (3, 6)
+    ]
+    (job.folder / "records.jsonl").write_text("".join(record.to_line() for record in records))
     versions = {"gdpfed": "0", "python": "3", "torch": "2", "numpy": "1"}
     (job.folder / "versions.json").write_text(json.dumps(versions))
     header = json.dumps({"__metadata__": {}, "a": {"shape": [3, 4]}, "b": {"shape": []}}).encode()

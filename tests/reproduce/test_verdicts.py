@@ -5,12 +5,14 @@ import pytest
 
 from gdpfed_reproduce.experiments import EXPERIMENTS, PaperFigure, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, RunRecord, config_of
-from gdpfed_reproduce.verdicts import Row, rows_of
+from gdpfed_reproduce.verdicts import ComparedRow, rows_of
 
 
-def row(*accuracies: float, mean: float = 70.0, std: float = 0.3) -> Row:
+def row(*accuracies: float, mean: float = 70.0, std: float = 0.3) -> ComparedRow:
     figure = PaperFigure(mean=mean, std=std)
-    return Row(experiment="main", dataset="fmnist", column="", label="gdpfed", paper=figure, accuracies=accuracies)
+    return ComparedRow(
+        experiment="main", dataset="fmnist", column="", label="gdpfed", paper=figure, accuracies=accuracies
+    )
 
 
 def record(

@@ -13,7 +13,7 @@ from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan_file import plan_hash, plan_to_toml, save_plan
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.check import Finding, check_paths
+from gdpfed.runs.check import Checked, check_paths
 from gdpfed.runs.link import LedgerLink
 from tests.ledger.books import TWO, book, plan_for, play, start
 
@@ -75,7 +75,7 @@ def tree(tmp_path: Path) -> Path:
     return top
 
 
-def by_name(top: Path, *paths: Path) -> dict[str, Finding]:
+def by_name(top: Path, *paths: Path) -> dict[str, Checked]:
     found = list(check_paths(paths or (top,)))
     made = {str(one.path.relative_to(top)): one for one in found}
     assert len(made) == len(found)
@@ -90,7 +90,7 @@ def snapshot(top: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def problem(found: dict[str, Finding], name: str) -> str:
+def problem(found: dict[str, Checked], name: str) -> str:
     assert [one for one, finding in found.items() if not finding.is_sound] == [name]
     return " ".join(found[name].problems)
 
@@ -226,7 +226,7 @@ def test_notes_about_homes_of_earlier_versions(tmp_path: Path) -> None:
         "budget.toml states no epsilon_server",
         "budget.toml states no colluding_fraction, or 0",
     ]
-    assert found["new"].notes == ()
+    assert found["new"].notes == []
     assert len(found["bad"].problems) == 3
     assert found["server"].is_sound
     assert "colluding_fraction = 0" in found["server"].notes[0]

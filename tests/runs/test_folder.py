@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.runs import folder
-from gdpfed.runs.folder import create_run, open_run
+from gdpfed.runs.folder import create_run, is_finished, open_run
+from gdpfed.runs.record import Record
 from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task
 from tests.runs.conftest import start
@@ -114,6 +114,47 @@ def test_a_cut_record_is_dropped(tiny: Task, tmp_path: Path) -> None:
     assert run.records() == calm.records()
 
 
+def test_a_run_is_read_without_torch(tiny: Task, tmp_path: Path) -> None:
+    run = start(tiny, tmp_path / "run")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom gdpfed.runs.folder import open_run\n"
+        "run = open_run(Path(sys.argv[1]))\n"
+        "assert (run.is_finished, run.records(), run.rounds_done) == (False, [], 0)\n"
+        "assert not {'torch', 'safetensors'} & set(sys.modules), 'imported too much'"
+    )
+    subprocess.run([sys.executable, "-c", code, str(run.path)], check=True, capture_output=True, timeout=60)
+
+
+def test_how_far_a_run_is(tiny: Task, tmp_path: Path) -> None:
+    run = start(tiny, tmp_path / "run", num_rounds=40)
+    every = run.task.training.evaluate_every
+    record = Record(
+        round_number=3,
+        accuracy=9.0,
+        loss=1.0,
+        epsilons=(1.0,),
+        cohort=(4,),
+        clipped=None,
+        dropped=None,
+        update_norm=1.0,
+    )
+    run.append_record(record)
+    assert run.records() == [record]
+    # Rounds that were done and not evaluated are counted, whether they were timed or not.
+    assert run.rounds_done == 3 + every
+    run.append_timing({"round": 11, "seconds": 1.0})
+    with (run.path / "timing.jsonl").open("a") as file:
+        file.write('[1]\n{"round": "many"}\n{"rou')
+    assert run.rounds_done == 11
+    with (run.path / "records.jsonl").open("a") as file:
+        file.write('{"round": 4, "accu')
+    assert run.records() == [record]
+    assert not is_finished(run.path)
+    (run.path / "model.safetensors").touch()
+    assert is_finished(run.path)
+    assert open_run(run.path).is_finished
+
+
 def test_an_existing_run_is_not_overwritten(tiny: Task, tmp_path: Path) -> None:
     run = start(tiny, tmp_path / "run")
     with pytest.raises(InputError, match="gdpfed resume"):
@@ -136,7 +177,7 @@ def test_a_full_disk_stops_with_everything_whole(tiny: Task, tmp_path: Path, mon
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
-    monkeypatch.setattr(folder.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InputError, match=r"No space left.*gdpfed resume"):
         simulate(run, num_workers=1)
     monkeypatch.undo()

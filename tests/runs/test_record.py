@@ -41,7 +41,8 @@ def test_a_line_of_an_older_release() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "[]", "3", OLD[:-2], OLD.replace("9.0", "NaN"), OLD.replace("9.0", "true"), OLD.replace("[3]", "[-3]"),
+    ["", "{", "[]", "3", OLD[:-2], OLD.replace("9.0", "1" + 400 * "0"), OLD.replace("[1.0]", "[-1.0]"),
+     OLD.replace("9.0", "NaN"), OLD.replace("9.0", "true"), OLD.replace("[3]", "[-3]"),
      OLD.replace("[3]", "3"), OLD.replace('"round": 2', '"round": 2.5'), "[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(line: str) -> None:

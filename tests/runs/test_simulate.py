@@ -11,10 +11,11 @@ import torch
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning.methods import METHODS, make_plan
 from gdpfed.planning.plan_file import plan_hash
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_bound, epsilon_of
 from gdpfed.runs import simulate as simulation
 from gdpfed.runs.folder import STAMP, create_run, open_run
-from gdpfed.runs.simulate import prepare, simulate, spent_so_far
+from gdpfed.runs.simulate import prepare, simulate
 from gdpfed.tasks.task import Task, load_task, task_to_toml
 from gdpfed.training.clients.cohort import CohortTrainer
 from tests.runs.conftest import start
@@ -44,7 +45,7 @@ def test_a_run_stays_on_its_kind_of_device(tiny: Task, tmp_path: Path, monkeypat
         # Rounds that say "cuda", from the CPU: what is recorded and refused does not ask who computed.
         patch.setattr(CohortTrainer, "device", property(lambda _: "cuda", lambda *_: None), raising=False)
         simulate(run, num_workers=1)
-    assert [record["device"] for record in run.records()] == ["cuda"]
+    assert [record.device for record in run.records()] == ["cuda"]
     (run.path / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"expected the device .cuda., on which .* got 'cpu'"):
         simulate(open_run(run.path), num_workers=1)
@@ -59,8 +60,8 @@ def test_every_method_trains(method: str, tiny: Task, tmp_path: Path) -> None:
     assert [progress.record.round_number for progress in seen] == [0, 1]
     assert open_run(run.path).is_finished
     (record,) = run.records()
-    assert record["round"] == 2
-    assert sum(record["cohort"]) > 0
+    assert record.round_number == 2
+    assert sum(record.cohort) > 0
 
 
 def test_learning_happens(tiny: Task, tmp_path: Path) -> None:
@@ -148,8 +149,8 @@ def test_a_model_that_returns_nan_does_not_stop_the_run(
     run = start(tiny, tmp_path / "run", num_rounds=2)
     simulate(run, num_workers=2)
     (record,) = run.records()
-    assert record["dropped"] == sum(record["cohort"])
-    assert record["clipped"] == 0
+    assert record.dropped == sum(record.cohort)
+    assert record.clipped == 0
 
 
 def test_batch_norm_is_refused(tiny: Task, monkeypatch: pytest.MonkeyPatch) -> None:

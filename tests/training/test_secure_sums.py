@@ -336,8 +336,16 @@ def test_float_runs_are_as_before(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     made = start(load_task(str(tmp_path / "tiny.toml")), tmp_path / "run", num_rounds=2)
     simulate(made, num_workers=1)
-    (record,) = made.records()
-    assert set(record) == {"round", "accuracy", "loss", "epsilons", "cohort", "clipped", "dropped", "update_norm"}
+    assert set(json.loads((made.path / "records.jsonl").read_text())) == {
+        "round",
+        "accuracy",
+        "loss",
+        "epsilons",
+        "cohort",
+        "clipped",
+        "dropped",
+        "update_norm",
+    }
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from gdpfed.cli.show import console
-from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.errors import InputError
+from gdpfed.files import check_writable, write_whole
 
 __all__ = ["plot_runs", "report_runs"]
 
@@ -15,13 +16,6 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders,
 Partial = Annotated[bool, typer.Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
-
-
-def _need_torch() -> None:
-    try:
-        import torch  # noqa: F401 - only to see that it is there
-    except ModuleNotFoundError:
-        raise MissingExtraError(package="torch", extra="torch", purpose="what an unfinished run has spent") from None
 
 
 def report_runs(
@@ -38,15 +32,12 @@ def report_runs(
     kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
     if out is None and kind == "html":
         out = Path("report.html")
-    if partial:
-        _need_torch()
     from gdpfed.report.load import load_report
     from gdpfed.report.page import report_html
     from gdpfed.report.texts import report_json, report_markdown
-    from gdpfed.report.whole_file import check_place, write_whole
 
     if out is not None:
-        check_place(out)
+        check_writable(out)
     data = load_report(runs, partial=partial)
     text = {"html": report_html, "md": report_markdown, "json": report_json}[kind](data)
     if out is None:
@@ -55,7 +46,7 @@ def report_runs(
     content = text.encode()
     write_whole(out, content)
     console().print(
-        f"{out}: {data.title}, methods: {len(data.methods)}, runs: {data.num_runs}, {len(content) / 1000:,.0f} kB; "
+        f"{out}: {data.title}, methods: {len(data.methods)}, runs: {len(data.runs)}, {len(content) / 1000:,.0f} kB; "
         f"{data.stamp}",
         soft_wrap=True,
     )
@@ -82,8 +73,6 @@ def plot_runs(
     partial: Partial = False,
 ) -> None:
     """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
-    if partial:
-        _need_torch()
     from gdpfed.report.load import load_report
     from gdpfed.report.report_pictures import report_figures, write_figures
 

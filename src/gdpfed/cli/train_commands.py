@@ -369,7 +369,8 @@ def show_runs(
 ) -> None:
     """A table of runs, and their curves as a picture."""
     _need_torch()
-    from gdpfed.report.comparison import curves, find_runs
+    from gdpfed.report.comparison import curves
+    from gdpfed.runs.folder import find_runs
 
     runs = find_runs(folders)
     _show(curves(runs), runs, picture=picture or folders[0] / "curves.png", as_json=as_json)
@@ -389,7 +390,7 @@ def _show(drawn: "list[Curve]", runs: "Sequence[RunFolder]", *, picture: Path, a
         except MissingExtraError:
             made = None
     if as_json:
-        content = [{**dataclasses.asdict(result), "mean": result.mean, "std": result.std} for result in results]
+        content = [dataclasses.asdict(result) for result in results]
         listed = [dataclasses.asdict(curve) for curve in drawn]
         print_json({"stamp": stamp, "results": content, "runs": listed, "picture": made})
         return

@@ -3,16 +3,17 @@
 Place: run folders -> results.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gdpfed.errors import InputError
+from gdpfed.report.contents import sample_std
 from gdpfed.report.paper import paper_tables
-from gdpfed.runs.folder import RunFolder, open_run
+from gdpfed.runs.folder import RunFolder
+from gdpfed.runs.record import Record
 
-__all__ = ["Curve", "MethodResult", "curves", "find_runs", "method_results"]
+__all__ = ["Curve", "MethodResult", "curves", "method_results"]
 
 _PAPER_NAMES = {"fedavg": "p-fedavg"}
 
@@ -34,55 +35,35 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodResult:
-    """Final accuracies of one method on one task, over seeds."""
+    """Final accuracies of one method on one task; ``mean`` and ``std`` are over seeds."""
 
     title: str
     method: str
     weights: str
     accuracies: tuple[float, ...]
     paper: float | None
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return statistics.fmean(self.accuracies)
-
-    @property
-    def std(self) -> float | None:
-        """Over seeds; None for one."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
-
-
-def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
-    """The runs in these folders, or one level below them."""
-    found = []
-    for path in paths:
-        folders = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
-        if not folders:
-            raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
-        found += [open_run(folder) for folder in folders]
-    return found
+    mean: float
+    std: float | None
 
 
 def curves(runs: Sequence[RunFolder]) -> list[Curve]:
     """What was recorded so far."""
-    made = []
-    for run in runs:
-        records = run.records()
-        made.append(
-            Curve(
-                title=run.task.title,
-                method=run.plan.method,
-                weights=run.task.settings.weights or "",
-                seed=run.seed,
-                rounds=tuple(record["round"] for record in records),
-                accuracies=tuple(record["accuracy"] for record in records),
-                epsilons=tuple(records[-1]["epsilons"]) if records else (),
-                num_rounds=run.plan.num_rounds,
-                is_finished=run.is_finished,
-            )
-        )
-    return made
+    return [_curve(run, run.records()) for run in runs]
+
+
+def _curve(run: RunFolder, records: Sequence[Record]) -> Curve:
+    epsilons = records[-1].epsilons if records else ()
+    return Curve(
+        title=run.task.title,
+        method=run.plan.method,
+        weights=run.task.settings.weights or "",
+        seed=run.seed,
+        rounds=tuple(record.round_number for record in records),
+        accuracies=tuple(record.accuracy for record in records),
+        epsilons=tuple(None if math.isinf(epsilon) else epsilon for epsilon in epsilons),
+        num_rounds=run.plan.num_rounds,
+        is_finished=run.is_finished,
+    )
 
 
 def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
@@ -102,6 +83,8 @@ def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
                 weights=weights,
                 accuracies=tuple(accuracies),
                 paper=None if printed is None else float(printed["mean"]),
+                mean=statistics.fmean(accuracies),
+                std=sample_std(accuracies),
             )
         )
     return results

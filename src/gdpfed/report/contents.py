@@ -1,6 +1,6 @@
 """What a report is made of: records, runs, methods, and what they cost.
 
-Place: `report_load` fills it; page, text and pictures are made of it. Costs are those of the verified plan; of an
+Place: `load_report` fills it; page, text and pictures are made of it. Costs are those of the verified plan; of an
 unfinished run, the bound for the rounds that it has done.
 
 Guarantees (tests of the same name):
@@ -8,29 +8,25 @@ Guarantees (tests of the same name):
   what_an_unfinished_run_spent   covers every round that was done, recorded or not.
 """
 
+import functools
+import shlex
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.adversaries import ServerView, server_view
+from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task
 
-__all__ = ["Cost", "Method", "Record", "ReportData", "RunResult"]
+__all__ = ["GroupCost", "MethodRuns", "ReportData", "RunResult", "sample_std"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """One evaluated round; ``cohort`` has a count for each group."""
-
-    round_number: int
-    accuracy: float
-    loss: float
-    epsilons: tuple[float, ...]
-    cohort: tuple[int, ...]
-    clipped: int
-    dropped: int
-    update_norm: float
+def sample_std(accuracies: Sequence[float]) -> float | None:
+    """Over seeds; None for one."""
+    return statistics.stdev(accuracies) if len(accuracies) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +48,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class GroupCost:
     """What a group was promised, and what was spent: against whoever sees the released models, and the server."""
 
     group: Group
@@ -66,11 +62,11 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
-    """All runs of one plan: one for each seed. ``place`` decides colour, dash and marker."""
+class MethodRuns:
+    """All runs of one plan: one for each seed. ``index`` decides colour, dash and marker."""
 
     label: str
-    place: int
+    index: int
     plan: Plan
     plan_hash: str
     run_toml: str
@@ -99,7 +95,7 @@ class Method:
     @property
     def std(self) -> float | None:
         """Over seeds; None for one."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+        return sample_std(self.accuracies)
 
     @property
     def loss(self) -> float:
@@ -119,32 +115,48 @@ class Method:
             record.accuracy for run in self.counted for record in run.records if record.round_number == round_number
         )
 
+    def mean_at(self, round_number: int) -> float:
+        """The mean of `accuracies_at`."""
+        return statistics.fmean(self.accuracies_at(round_number))
+
     @property
     def is_simulation(self) -> bool:
         """Whether it was trained here: of a deployment nobody knows cohorts and clipping."""
         return all(run.stamp == STAMP for run in self.runs)
 
     @property
-    def clipped_share(self) -> float:
-        """Of all updates in the recorded rounds of all runs, those that the clip norm shortened."""
-        updates = sum(sum(record.cohort) for run in self.runs for record in run.records)
-        return sum(record.clipped for run in self.runs for record in run.records) / updates if updates else 0.0
+    def clipped_share(self) -> float | None:
+        """Of all updates in the recorded rounds of all runs, those that the clip norm shortened; None if unknown."""
+        records = [record for run in self.runs for record in run.records]
+        clipped = [record.clipped for record in records if record.clipped is not None]
+        if not self.is_simulation or len(clipped) < len(records):
+            return None
+        updates = sum(sum(record.cohort) for record in records)
+        return sum(clipped) / updates if updates else 0.0
 
     @property
-    def costs(self) -> tuple[Cost, ...]:
+    def commands(self) -> list[str]:
+        """What trains its simulated runs again, beside their folders."""
+        return [
+            shlex.join(
+                ["gdpfed", "train", f"{run.folder}/run.toml", "--seed", str(run.seed), "--out", f"again/{run.folder}"]
+            )
+            for run in self.runs
+            if run.stamp == STAMP
+        ]
+
+    @property
+    def check_command(self) -> str:
+        """What computes its epsilons again, beside its folders."""
+        return shlex.join(["gdpfed", "verify", f"{self.runs[0].folder}/plan.toml"])
+
+    @functools.cached_property
+    def costs(self) -> tuple[GroupCost, ...]:
         """For each group; where no run is finished, a bound for the rounds that were done."""
         plan = self.plan
         rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
-        if rounds == plan.num_rounds:
-            return tuple(
-                Cost(group=group, release=group.epsilon_release, server=plan.server_view(group))
-                for group in plan.groups
-            )
-        # Only here, because it needs torch: finished runs are reported without.
-        from gdpfed.runs.simulate import spent_so_far
-
         return tuple(
-            Cost(
+            GroupCost(
                 group=group,
                 release=release,
                 server=server_view(
@@ -165,12 +177,17 @@ class ReportData:
 
     title: str
     task: Task
-    methods: tuple[Method, ...]
+    methods: tuple[MethodRuns, ...]
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """Of all methods."""
+        return [run for method in self.methods for run in method.runs]
 
     @property
     def stamp(self) -> str:
         """What every output says; no file can take it away."""
-        return weakest_stamp(run.stamp for method in self.methods for run in method.runs)
+        return weakest_stamp(run.stamp for run in self.runs)
 
     @property
     def is_simulation(self) -> bool:
@@ -178,33 +195,34 @@ class ReportData:
         return self.stamp == STAMP
 
     @property
-    def headline(self) -> Method:
+    def headline(self) -> MethodRuns:
         """The most accurate method with privacy; finished before unfinished; without privacy only if there is no
         other."""
         return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
 
     @property
-    def seeds(self) -> tuple[int, ...]:
+    def private(self) -> list[MethodRuns]:
+        """The methods with privacy."""
+        return [method for method in self.methods if method.plan.is_private]
+
+    @property
+    def rivals(self) -> list[MethodRuns]:
+        """The methods with privacy that are not the headline's."""
+        return [method for method in self.private if method is not self.headline]
+
+    @property
+    def seeds(self) -> list[int]:
         """All seeds of all methods."""
-        return tuple(sorted({run.seed for method in self.methods for run in method.runs}))
+        return sorted({run.seed for run in self.runs})
 
     @property
-    def unfinished(self) -> tuple[RunResult, ...]:
+    def unfinished(self) -> list[RunResult]:
         """Runs that were reported only because that was asked for."""
-        return tuple(run for method in self.methods for run in method.runs if not run.is_finished)
+        return [run for run in self.runs if not run.is_finished]
 
     @property
-    def software(self) -> tuple[str, ...]:
+    def software(self) -> list[str]:
         """What ran, each combination once."""
-        return tuple(
-            dict.fromkeys(
-                ", ".join(f"{name} {version}" for name, version in run.versions)
-                for method in self.methods
-                for run in method.runs
-            )
+        return list(
+            dict.fromkeys(", ".join(f"{name} {version}" for name, version in run.versions) for run in self.runs)
         )
-
-    @property
-    def num_runs(self) -> int:
-        """All of them."""
-        return sum(len(method.runs) for method in self.methods)

@@ -8,31 +8,20 @@ Guarantees (tests of the same name):
 """
 
 import math
-from collections.abc import Sequence
 
 from scipy import special
 
 from gdpfed.planning.plan import Group
 from gdpfed.privacy.rounding import promise, rounded_up
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import MethodRuns, ReportData
 
 __all__ = [
-    "accuracy",
-    "clipping",
-    "cohort_range",
-    "comparison",
-    "convergence",
-    "findings",
-    "headline",
-    "participation",
-    "rates",
-    "server",
-    "spending",
-    "waste",
-]
+    "accuracy", "clipping", "cohort_range", "comparison", "convergence", "final", "findings", "headline",
+    "participation", "rates", "server", "spending", "spread", "waste",
+]  # fmt: skip
 
 
-def accuracy(method: Method) -> str:
+def accuracy(method: MethodRuns) -> str:
     """Mean and spread: 76.20 ± 0.78."""
     return f"{method.mean:.2f}" if method.std is None else f"{method.mean:.2f} ± {method.std:.2f}"
 
@@ -52,7 +41,7 @@ def headline(data: ReportData) -> str:
     return f"{reaches} and breaks a promise"
 
 
-def comparison(one: Method, other: Method) -> str:
+def comparison(one: MethodRuns, other: MethodRuns) -> str:
     """How far apart two methods end, and whether their seeds agree on it."""
     difference = one.mean - other.mean
     side = "above" if difference >= 0 else "below"
@@ -68,32 +57,50 @@ def comparison(one: Method, other: Method) -> str:
 def findings(data: ReportData) -> list[str]:
     """What stands below the headline: the most accurate method against those that matter."""
     best = data.headline
-    found = []
-    open_methods = [method for method in data.methods if not method.plan.is_private and method is not best]
-    if open_methods:
-        free = max(open_methods, key=lambda method: method.mean)
-        found.append(
+    sentences = []
+    without = [method for method in data.methods if not method.plan.is_private and method is not best]
+    if without:
+        free = max(without, key=lambda method: method.mean)
+        sentences.append(
             f"{free.label}, which promises no privacy, ends at {free.mean:.1f} %: "
             f"{abs(free.mean - best.mean):.1f} points {'above' if free.mean >= best.mean else 'below'} {best.label}."
         )
-    private = [method for method in data.methods if method.plan.is_private and method is not best]
-    strict = [method for method in private if method.plan.method == "dp-fedavg"]
-    rivals = [method for method in private if method not in strict[:1]]
-    found += [comparison(best, method) for method in [*rivals[:1], *strict[:1]]]
-    return found
+    strict = _strict(data)[:1]
+    others = [method for method in data.rivals if method not in strict]
+    return sentences + [comparison(best, method) for method in [*others[:1], *strict]]
+
+
+def _strict(data: ReportData) -> list[MethodRuns]:
+    """What gives everybody the strictest client's privacy, if it is not the headline's."""
+    return [method for method in data.rivals if method.plan.method == "dp-fedavg"]
+
+
+def final(data: ReportData) -> str:
+    """How the most accurate private method ends, against the next."""
+    best = data.headline
+    return comparison(best, data.rivals[0]) if data.rivals else f"{best.label} ends at {accuracy(best)} %."
+
+
+def spread(data: ReportData) -> str:
+    """The method whose seeds differ most."""
+    several = [method for method in data.methods if method.std is not None]
+    if not several:
+        return "One seed of each method: no spread to show."
+    most = max(several, key=lambda method: method.std or 0.0)
+    return (
+        f"Seeds differ most for {most.label}: from {min(most.accuracies):.2f} to {max(most.accuracies):.2f} % "
+        f"at the end."
+    )
 
 
 def convergence(data: ReportData) -> str:
     """How soon the most accurate private method has what the next important one ends with."""
     best = data.headline
-    private = [method for method in data.methods if method.plan.is_private and method is not best]
-    others = [method for method in private if method.plan.method == "dp-fedavg"] or private or list(data.methods)
-    other = others[0]
+    other = (_strict(data) or data.rivals or data.methods)[0]
     if other is best:
         return f"{best.label} ends at {accuracy(best)} %."
     for number in best.rounds:
-        values = best.accuracies_at(number)
-        if sum(values) / len(values) >= other.mean and number < other.rounds[-1]:
+        if best.mean_at(number) >= other.mean and number < other.rounds[-1]:
             return (
                 f"By round {number}, {best.label} has the {other.mean:.1f} % that {other.label} has after "
                 f"{other.rounds[-1]}."
@@ -101,7 +108,7 @@ def convergence(data: ReportData) -> str:
     return comparison(best, other)
 
 
-def server(method: Method) -> str:
+def server(method: MethodRuns) -> str:
     """The group that the server learns most of."""
     costs = [cost for cost in method.costs if cost.group.is_private]
     if not costs:
@@ -114,23 +121,22 @@ def server(method: Method) -> str:
     )
 
 
-def waste(methods: Sequence[Method]) -> str:
+def waste(data: ReportData) -> str:
     """Budget that grouping leaves unused."""
-    private = [method for method in methods if method.plan.is_private]
-    if not private:
+    if not data.private:
         return "No method promises privacy: there is no budget to waste."
-    most = max(private, key=lambda method: method.plan.mean_waste)
+    most = max(data.private, key=lambda method: method.plan.mean_waste)
     if most.plan.mean_waste == 0:
         return "No client's budget is left unused by grouping."
-    none = [method for method in private if method.plan.mean_waste == 0]
-    rest = f"; {len(none)} of {len(private)} methods leave nothing unused" if none else ""
+    none = sum(method.plan.mean_waste == 0 for method in data.private)
+    rest = f"; {none} of {len(data.private)} methods leave nothing unused" if none else ""
     return (
         f"{most.label} leaves on average epsilon {most.plan.mean_waste:.2f} of each client's budget unused, "
         f"because a group promises what its strictest member asks for{rest}."
     )
 
 
-def rates(method: Method) -> str:
+def rates(method: MethodRuns) -> str:
     """How unevenly a method asks its groups to take part, and how far their noise differs."""
     groups = method.plan.groups
     if not method.plan.is_private or len(groups) == 1:
@@ -146,7 +152,7 @@ def rates(method: Method) -> str:
     return f"{first}; noise multipliers go from {min(noise):.2f} to {max(noise):.2f}."
 
 
-def spending(method: Method) -> str:
+def spending(method: MethodRuns) -> str:
     """How much of the budgets the first half of the rounds took."""
     run = method.counted[0]
     half = [record for record in run.records if 2 * record.round_number <= method.plan.num_rounds]
@@ -175,12 +181,12 @@ def cohort_range(group: Group) -> tuple[int, int]:
     return low, high
 
 
-def participation(method: Method) -> str:
+def participation(method: MethodRuns) -> str:
     """Whether the cohorts are as large as planned."""
     inside = total = 0
-    for place, group in enumerate(method.plan.groups):
+    for index, group in enumerate(method.plan.groups):
         low, high = cohort_range(group)
-        sizes = [record.cohort[place] for run in method.runs for record in run.records]
+        sizes = [record.cohort[index] for run in method.runs for record in run.records]
         inside += sum(low <= size <= high for size in sizes)
         total += len(sizes)
     return (
@@ -189,17 +195,19 @@ def participation(method: Method) -> str:
     )
 
 
-def clipping(methods: Sequence[Method]) -> str:
+def clipping(data: ReportData) -> str:
     """How often the clip norm mattered, in the recorded rounds."""
-    private = [method for method in methods if method.plan.is_private]
-    dropped = sum(record.dropped for method in methods for run in method.runs for record in run.records)
+    dropped = sum(record.dropped or 0 for run in data.runs for record in run.records)
     lost = f" {dropped} updates were not finite, and counted as zero." if dropped else ""
-    if not private:
+    if not data.private:
         return "Nothing is clipped without privacy." + lost
-    most = max(private, key=lambda method: method.clipped_share)
-    if most.clipped_share == 0:
+    known = [(method.clipped_share, method) for method in data.private if method.clipped_share is not None]
+    if not known:
+        return "How many updates were clipped is not known." + lost
+    share, most = max(known, key=lambda pair: pair[0])
+    if share == 0:
         return "No update of the recorded rounds was longer than the clip norm." + lost
     return (
-        f"{most.label} clipped most: {100 * most.clipped_share:.2f} % of the updates of its recorded rounds "
+        f"{most.label} clipped most: {100 * share:.2f} % of the updates of its recorded rounds "
         f"(clip norm {promise(most.plan.clip_norm)})." + lost
     )

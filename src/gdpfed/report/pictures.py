@@ -4,25 +4,34 @@ Place: the last step. Matplotlib is an extra (`gdpfed[plots]`); without it the t
 marker or a dash of its own, so that nothing is told by colour alone.
 """
 
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.files import write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from gdpfed.audit.auditor import AuditReport
     from gdpfed.planning.plan import Plan
     from gdpfed.report.comparison import Curve
 
-__all__ = ["COLOURS", "DASHES", "paper_style", "plot_audit", "plot_curves", "plot_methods", "save_figure"]
+__all__ = [
+    "COLOURS", "FORMATS", "MARKERS", "blank_figure", "draw_curve", "line_style", "paper_style", "picture_bytes",
+    "plot_audit", "plot_curves", "plot_methods", "save_figure",
+]  # fmt: skip
 
+FORMATS = ("svg", "png", "pdf")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
-DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_DASHES = ("-", "--", "-.", ":")
 _HATCHES = ("", "///", "...", "xxx")
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -47,81 +56,105 @@ def paper_style() -> Iterator[None]:
         yield
 
 
+def blank_figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def line_style(index: int) -> dict[str, str]:
+    """Colour and dash of one of several lines."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": _DASHES[index % len(_DASHES)]}
+
+
+def draw_curve(axis: "Axes", rounds: Sequence[int], accuracies: Sequence[Sequence[float]], **style: Any) -> None:
+    """Accuracy against rounds: the mean over seeds, and the span between the lowest and the highest.
+
+    ``accuracies`` has all seeds' for each round.
+    """
+    axis.plot(rounds, [fmean(seeds) for seeds in accuracies], **style)
+    axis.fill_between(
+        rounds, [min(seeds) for seeds in accuracies], [max(seeds) for seeds in accuracies],
+        color=style["color"], alpha=0.15, linewidth=0,
+    )  # fmt: skip
+    axis.set(xlabel="round", ylabel="test accuracy (%)")
+
+
+def picture_bytes(figure: "Figure", kind: str) -> bytes:
+    """A picture as a file has it, without a date: the same numbers give the same bytes."""
+    dated = {"pdf": "CreationDate", "svg": "Date"}.get(kind)
+    content = io.BytesIO()
+    with paper_style():
+        figure.savefig(content, format=kind, metadata={dated: None} if dated else None)
+    return content.getvalue()
+
+
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Writes a figure as its suffix says: .png, .svg or .pdf."""
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
         raise InputError(f"expected a picture that ends in .png, .svg or .pdf, got {str(path)!r}")
-    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix.lower())
+    content = picture_bytes(figure, kind)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No date in the file: the same numbers give the same bytes.
-        figure.savefig(path, metadata={dated: None} if dated else None)
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    write_whole(path, content)
     return path
 
 
 def plot_methods(plans: Mapping[str, Sequence["Plan"]]) -> "Figure":
     """Signal-to-noise of the private methods relative to DP-FedAvg, a cluster of bars for each source."""
     with paper_style():
-        from matplotlib.figure import Figure
-
-        shown = {title: [plan for plan in row if plan.is_private] for title, row in plans.items()}
-        names = list(dict.fromkeys(plan.method for row in shown.values() for plan in row))
-        figure = Figure(figsize=(max(6.4, 1.2 * len(names)), 3.8), layout="constrained")
+        private = {title: [plan for plan in row if plan.is_private] for title, row in plans.items()}
+        names = list(dict.fromkeys(plan.method for row in private.values() for plan in row))
+        figure = blank_figure(max(6.4, 1.2 * len(names)), 3.8)
         axis = figure.subplots()
-        width = 0.8 / len(shown)
-        for place, (title, row) in enumerate(shown.items()):
+        width = 0.8 / len(private)
+        for index, (title, row) in enumerate(private.items()):
             by_name = {plan.method: plan.signal_to_noise for plan in row}
             base = by_name.get("dp-fedavg", 1.0)
-            offset = (place - (len(shown) - 1) / 2) * width
+            offset = (index - (len(private) - 1) / 2) * width
             bars = axis.bar(
                 [names.index(name) + offset for name in by_name],
                 [value / base for value in by_name.values()],
                 width * 0.92,
-                color=COLOURS[place % len(COLOURS)],
-                hatch=_HATCHES[place % len(_HATCHES)],
+                color=COLOURS[index % len(COLOURS)],
+                hatch=_HATCHES[index % len(_HATCHES)],
                 edgecolor="white",
                 linewidth=0.5,
                 label=title,
             )
-            if len(shown) == 1:
+            if len(private) == 1:
                 axis.bar_label(bars, fmt="%.2f", fontsize=8)
         axis.axhline(1.0, color="#333333", linewidth=0.8)
         axis.set_xticks(range(len(names)), names)
-        relative = all(any(plan.method == "dp-fedavg" for plan in row) for row in shown.values())
+        relative = all(any(plan.method == "dp-fedavg" for plan in row) for row in private.values())
         axis.set_ylabel("signal-to-noise, relative to dp-fedavg" if relative else "signal-to-noise")
         axis.grid(visible=False, axis="x")
-        axis.legend(frameon=False, ncols=len(shown), loc="upper left")
+        axis.legend(frameon=False, ncols=len(private), loc="upper left")
         return figure
 
 
 def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
-    """Test accuracy against rounds: the mean over seeds, and the span between the lowest and the highest."""
+    """A panel for each task, a curve for each method."""
     with paper_style():
-        from matplotlib.figure import Figure
-
         tasks = list(dict.fromkeys(curve.title for curve in drawn))
-        figure = Figure(figsize=(5.2 * len(tasks), 3.8), layout="constrained")
+        figure = blank_figure(5.2 * len(tasks), 3.8)
         for axis, title in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
             by_method: dict[str, list[Curve]] = {}
             for curve in drawn:
                 if curve.title == title and curve.rounds:
                     name = f"{curve.method}, {curve.weights}" if curve.weights else curve.method
                     by_method.setdefault(name, []).append(curve)
-            for place, (method, same) in enumerate(by_method.items()):
+            for index, (method, same) in enumerate(by_method.items()):
                 length = min(len(curve.rounds) for curve in same)
                 columns = list(zip(*(curve.accuracies[:length] for curve in same), strict=True))
-                means = [sum(column) / len(column) for column in columns]
-                rounds = same[0].rounds[:length]
-                colour = COLOURS[place % len(COLOURS)]
-                label = f"{method} ({means[-1]:.1f})"
-                axis.plot(rounds, means, DASHES[place % len(DASHES)], color=colour, label=label)
-                if len(same) > 1:
-                    lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-                    axis.fill_between(rounds, lowest, highest, color=colour, alpha=0.15, linewidth=0)
-            axis.set(title=title, xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
+                label = f"{method} ({fmean(columns[-1]):.1f})"
+                draw_curve(axis, same[0].rounds[:length], columns, label=label, **line_style(index))
+            axis.set(title=title, ylim=(0, 100))
             axis.legend(frameon=False, fontsize=8, loc="lower right")
         figure.text(0.995, 0.005, "simulation: not a private release", ha="right", fontsize=6, color="#777777")
         return figure
@@ -130,34 +163,32 @@ def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
 def plot_audit(report: "AuditReport") -> "Figure":
     """For each group what is claimed against two adversaries, and what an audit shows at least."""
     with paper_style():
-        from matplotlib.figure import Figure
-
         rows = [row for row in report.rows if row.mechanism == report.rows[0].mechanism and row.view != "others"]
         groups = list(dict.fromkeys(row.group for row in rows))
-        figure = Figure(figsize=(max(6.4, 2.4 * len(groups)), 4.4), layout="constrained")
+        figure = blank_figure(max(6.4, 2.4 * len(groups)), 4.4)
         axis = figure.subplots()
         # Where a bound of zero is drawn: the scale has no zero.
         floor = 0.05
         names = {"release": "who sees the released sums", "server": "the server, which knows who took part"}
-        for place, view in enumerate(names):
-            shown = [row for row in rows if row.view == view]
-            spots = [groups.index(row.group) + (place - 0.5) * 0.36 for row in shown]
-            lowest = [max(row.finding.epsilon_lower, floor) for row in shown]
-            claims = [row.finding.claim for row in shown]
-            axis.vlines(spots, lowest, claims, color=COLOURS[place], linewidth=7, alpha=0.25)
-            style: dict[str, Any] = {"color": COLOURS[place], "linestyle": "none", "markersize": 8}
+        for index, view in enumerate(names):
+            seen = [row for row in rows if row.view == view]
+            spots = [groups.index(row.group) + (index - 0.5) * 0.36 for row in seen]
+            lowest = [max(row.finding.epsilon_lower, floor) for row in seen]
+            claims = [row.finding.claim for row in seen]
+            axis.vlines(spots, lowest, claims, color=COLOURS[index], linewidth=7, alpha=0.25)
+            style: dict[str, Any] = {"color": COLOURS[index], "linestyle": "none", "markersize": 8}
             axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"claim: {names[view]}", **style)
             if view == "server":
-                typical = [row.finding.curve_claim for row in shown]
+                typical = [row.finding.curve_claim for row in seen]
                 axis.plot(spots, typical, marker="x", label="claim, at the participations that coins give", **style)
-            by_curve = [max(row.finding.curve_lower, floor) for row in shown]
+            by_curve = [max(row.finding.curve_lower, floor) for row in seen]
             axis.plot(spots, lowest, marker="^", label="audit: at least, any mechanism", **style)
             axis.plot(spots, by_curve, marker="D", fillstyle="none", label="audit: at least, by the curve", **style)
             # A lower bound is rounded down, a claim up.
             texts = [
                 (spot, height, f"{rounded(100 * value) / 100:.2f}")
                 for values, heights, rounded in (
-                    ([row.finding.epsilon_lower for row in shown], lowest, math.floor),
+                    ([row.finding.epsilon_lower for row in seen], lowest, math.floor),
                     (claims, claims, math.ceil),
                 )
                 for spot, height, value in zip(spots, heights, values, strict=True)
@@ -166,7 +197,7 @@ def plot_audit(report: "AuditReport") -> "Figure":
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
                 axis.annotate(text, (spot, height), xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
             if view == "release":
-                middles = [groups.index(row.group) for row in shown]
+                middles = [groups.index(row.group) for row in seen]
                 left, right = [middle - 0.4 for middle in middles], [middle + 0.4 for middle in middles]
                 label = "the same number, held against both"
                 axis.hlines(claims, left, right, color="#333333", linewidth=0.8, linestyle="--", label=label)

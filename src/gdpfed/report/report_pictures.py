@@ -1,195 +1,154 @@
 """The figures of a report as files for a paper: SVG, PNG or PDF.
 
-Place: `ReportData` -> Matplotlib figures, in the style of `plots`. Colours, dashes and markers are those of the page;
-every figure carries the stamp.
+Place: `ReportData` -> Matplotlib figures, in the style of `pictures`. Colours, dashes and markers are those of the
+page; every figure carries the stamp.
 
 Guarantees (tests of the same name):
   every_picture_is_stamped   as the page is.
   pictures_are_whole         all are drawn before one is written, and each is written whole or not at all.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdpfed.errors import InputError
-from gdpfed.report import svg as report_svg
+from gdpfed.files import check_writable, write_whole
 from gdpfed.report.colours import LIGHT
-from gdpfed.report.contents import Method, ReportData
-from gdpfed.report.findings import cohort_range
-from gdpfed.report.pictures import paper_style
-from gdpfed.report.whole_file import check_place, write_whole
+from gdpfed.report.contents import MethodRuns, ReportData
+from gdpfed.report.figures import look
+from gdpfed.report.findings import accuracy, cohort_range
+from gdpfed.report.pictures import FORMATS, MARKERS, blank_figure, draw_curve, paper_style, picture_bytes
+from gdpfed.report.plan_figures import group_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "report_figures", "write_figures"]
+__all__ = ["report_figures", "write_figures"]
 
-FORMATS = ("svg", "png", "pdf")
+_INK = "#1d1c1a"
+# The page's markers, as Matplotlib names them; rings and boxes are hollow.
 _MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle": "^",
-    "diamond": "D",
-    "down": "v",
-    "plus": "P",
-    "cross": "X",
-    "ring": "o",
-    "star": "*",
-    "box": "s",
-}
+    "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "down": "v", "plus": "P", "cross": "X", "ring": "o",
+    "star": "*", "box": "s",
+}  # fmt: skip
 
 
-def _look(place: int) -> dict[str, Any]:
-    marker = report_svg.MARKERS[place % len(report_svg.MARKERS)]
-    dash = report_svg.DASHES[place % len(report_svg.DASHES)]
-    colour = LIGHT[f"c{place % report_svg.NUM_COLOURS}"]
+def _look(method: MethodRuns) -> dict[str, Any]:
+    name, dash, marker = look(method.index)
     return {
-        "color": colour,
+        "color": LIGHT[name],
         "marker": _MARKERS[marker],
-        "markerfacecolor": "white" if marker in ("ring", "box") else colour,
+        "markerfacecolor": "white" if marker in ("ring", "box") else LIGHT[name],
         "linestyle": (0, tuple(float(part) / 1.6 for part in dash.split())) if dash else "-",
     }
 
 
-def _group_colour(place: int) -> str:
-    return LIGHT[f"g{place % report_svg.NUM_GROUP_COLOURS}"]
+def _group_look(index: int, of: int) -> dict[str, Any]:
+    name, marker = group_look(index, of)
+    colour = LIGHT.get(name, _INK)
+    return {"color": colour, "marker": _MARKERS[marker], "markerfacecolor": "white" if marker == "ring" else colour}
 
 
 def report_figures(data: ReportData) -> dict[str, "Figure"]:
     """The figures by name: convergence, accuracy, mechanism, participation."""
     with paper_style():
-        made = {
-            "convergence": _convergence(data),
-            "accuracy": _accuracy(data),
-            "mechanism": _mechanism(data),
-            "participation": _participation(data.headline),
-        }
-        for figure in made.values():
-            if figure is not None:
-                figure.supxlabel(data.stamp, fontsize=6.5, color="#666666", x=0.995, ha="right")
-        return {name: figure for name, figure in made.items() if figure is not None}
-
-
-def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
+        figures = {"convergence": _convergence(data), "accuracy": _accuracy(data)}
+        if data.private:
+            figures["mechanism"] = _mechanism(data.private)
+        # Of a deployment nobody knows it.
+        if data.is_simulation:
+            figures["participation"] = _participation(data.headline)
+        for figure in figures.values():
+            figure.supxlabel(data.stamp, fontsize=6.5, color="#666666", x=0.995, ha="right")
+        return figures
 
 
 def _convergence(data: ReportData) -> "Figure":
-    figure = _figure(6.8, 4.2)
+    figure = blank_figure(6.8, 4.2)
     axis = figure.subplots()
     for method in data.methods:
-        columns = [method.accuracies_at(number) for number in method.rounds]
-        means = [sum(values) / len(values) for values in columns]
-        look = _look(method.place)
-        axis.plot(
+        draw_curve(
+            axis,
             method.rounds,
-            means,
-            **look,
+            [method.accuracies_at(number) for number in method.rounds],
+            **_look(method),
             markersize=4.5,
-            markevery=max(1, len(means) // 12),
+            markevery=max(1, len(method.rounds) // 12),
             linewidth=2.2 if method is data.headline else 1.3,
             label=f"{_named(method)} ({method.mean:.1f})",
         )
-        if len(method.counted) > 1:
-            lowest, highest = [min(values) for values in columns], [max(values) for values in columns]
-            axis.fill_between(method.rounds, lowest, highest, color=look["color"], alpha=0.14, linewidth=0)
-    axis.set(title=data.title, xlabel="round", ylabel="test accuracy (%)")
+    axis.set(title=data.title)
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-def _named(method: Method) -> str:
+def _named(method: MethodRuns) -> str:
     return method.label if method.is_finished else f"{method.label}, unfinished"
 
 
+def _name_rows(axis: "Axes", names: Sequence[str]) -> None:
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+
+
 def _accuracy(data: ReportData) -> "Figure":
-    figure = _figure(6.8, 0.9 + 0.36 * len(data.methods))
+    figure = blank_figure(6.8, 0.9 + 0.36 * len(data.methods))
     axis = figure.subplots()
     for row, method in enumerate(data.methods):
-        look = _look(method.place)
-        axis.barh(row, method.mean, xerr=method.std, color=look["color"], alpha=0.75, height=0.62, capsize=3)
-        axis.plot(method.accuracies, [row] * len(method.accuracies), "|", color="#1d1c1a", markersize=9)
-        spread = "" if method.std is None else f" ± {method.std:.2f}"
-        axis.annotate(
-            f"{method.mean:.2f}{spread}",
-            (method.mean + (method.std or 0.0), row),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    axis.set_yticks(range(len(data.methods)), [_named(method) for method in data.methods])
-    axis.invert_yaxis()
+        colour = _look(method)["color"]
+        axis.barh(row, method.mean, xerr=method.std, color=colour, alpha=0.75, height=0.62, capsize=3)
+        axis.plot(method.accuracies, [row] * len(method.accuracies), "|", color=_INK, markersize=9)
+        end = (method.mean + (method.std or 0.0), row)
+        axis.annotate(accuracy(method), end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=8)
+    _name_rows(axis, [_named(method) for method in data.methods])
     axis.grid(visible=False, axis="y")
     axis.set(xlabel="test accuracy (%), mean ± std over seeds", xlim=(0, max(m.mean for m in data.methods) * 1.22))
     return figure
 
 
-def _mechanism(data: ReportData) -> "Figure | None":
-    private = [method for method in data.methods if method.plan.is_private]
-    if not private:
-        return None
-    figure = _figure(7.2, 1.3 + 0.32 * len(private))
+def _mechanism(methods: Sequence[MethodRuns]) -> "Figure":
+    figure = blank_figure(7.2, 1.3 + 0.32 * len(methods))
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    shapes = ("o", "s", "^", "D", "v", "P")
-    most = max(len(method.plan.groups) for method in private)
     for axis, name, label, factor in (
         (axes[0], "sampling_rate", "sampling rate (%)", 100.0),
         (axes[1], "noise_multiplier", "noise multiplier", 1.0),
     ):
-        for row, method in enumerate(private):
+        for row, method in enumerate(methods):
             values = [factor * getattr(group, name) for group in method.plan.groups]
             axis.plot(values, [row] * len(values), "-", color="#bbbbbb", linewidth=1, zorder=1)
-            for place, value in enumerate(values):
-                alone = len(values) == 1 < most
-                axis.plot(
-                    value,
-                    row,
-                    marker="o" if alone else shapes[place % len(shapes)],
-                    color="#1d1c1a" if alone else _group_colour(place),
-                    markerfacecolor="white" if alone else _group_colour(place),
-                    markersize=6,
-                    linestyle="",
-                )
+            for index, value in enumerate(values):
+                axis.plot(value, row, markersize=6, linestyle="", **_group_look(index, len(values)))
         axis.set(xlabel=label, xlim=(0, None))
-    axes[0].set_yticks(range(len(private)), [method.label for method in private])
-    axes[0].invert_yaxis()
-    widest = next(method for method in private if len(method.plan.groups) == most)
-    for place, group in enumerate(widest.plan.groups):
-        axes[1].plot([], [], shapes[place % len(shapes)], color=_group_colour(place), label=group.name)
-    for name in dict.fromkeys(m.plan.groups[0].name for m in private if len(m.plan.groups) == 1 < most):
-        axes[1].plot([], [], "o", color="#1d1c1a", markerfacecolor="white", label=name)
-    figure.legend(loc="outside upper center", ncols=min(most + 1, 6), frameon=False, fontsize=8)
+    _name_rows(axes[0], [method.label for method in methods])
+    looks: dict[tuple[str, bool], dict[str, Any]] = {}
+    for method in sorted(methods, key=lambda method: -len(method.plan.groups)):
+        for index, group in enumerate(method.plan.groups):
+            looks.setdefault((group.name, len(method.plan.groups) == 1), _group_look(index, len(method.plan.groups)))
+    for (name, _), group_style in looks.items():
+        axes[1].plot([], [], label=name, linestyle="", **group_style)
+    figure.legend(loc="outside upper center", ncols=min(len(looks), 6), frameon=False, fontsize=8)
     return figure
 
 
-def _participation(method: Method) -> "Figure":
+def _participation(method: MethodRuns) -> "Figure":
     groups = method.plan.groups
     columns = min(len(groups), 4)
     rows = -(-len(groups) // columns)
-    figure = _figure(2.7 * columns + 0.6, 2.5 * rows + 0.4)
+    figure = blank_figure(2.7 * columns + 0.6, 2.5 * rows + 0.4)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes[len(groups) :]:
         axis.set_visible(False)
-    for place, (axis, group) in enumerate(zip(axes, groups, strict=False)):
+    for index, (axis, group) in enumerate(zip(axes, groups, strict=False)):
         low, high = cohort_range(group)
-        colour = _group_colour(place)
+        colour = _group_look(index, len(groups))["color"]
         axis.axhspan(low, high, color=colour, alpha=0.13, linewidth=0)
         axis.axhline(group.expected_cohort, color=colour, linestyle="--", linewidth=1.2)
-        for run, marker in zip(method.runs, "osD^vPX" * len(method.runs), strict=False):
-            axis.plot(
-                [record.round_number for record in run.records],
-                [record.cohort[place] for record in run.records],
-                marker,
-                color=colour,
-                markersize=3.5,
-                label=f"seed {run.seed}",
-            )
+        for run, marker in zip(method.runs, MARKERS * len(method.runs), strict=False):
+            rounds = [record.round_number for record in run.records]
+            sizes = [record.cohort[index] for record in run.records]
+            axis.plot(rounds, sizes, marker, color=colour, markersize=3.5, label=f"seed {run.seed}")
         axis.set(title=group.name, xlabel="round", ylim=(0, None))
     axes[0].set_ylabel(f"clients in a round, {method.label}")
     if len(method.runs) > 1:
@@ -201,16 +160,9 @@ def _participation(method: Method) -> "Figure":
 def write_figures(figures: dict[str, "Figure"], folder: Path, *, kind: str) -> list[Path]:
     """Writes each as ``folder/name.kind``; the folder is made, its parent must be there."""
     if kind not in FORMATS:
-        raise InputError(f"expected --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {kind!r}")
-    check_place(folder / f"convergence.{kind}", folder_may_be_made=True)
-    dated = {"pdf": "CreationDate", "svg": "Date"}.get(kind)
-    drawn = {}
-    with paper_style():
-        for name, figure in figures.items():
-            content = io.BytesIO()
-            # No date in the file: the same numbers give the same bytes.
-            figure.savefig(content, format=kind, metadata={dated: None} if dated else None)
-            drawn[folder / f"{name}.{kind}"] = content.getvalue()
+        raise InputError(f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {kind!r}")
+    check_writable(folder / f"convergence.{kind}", folder_may_be_missing=True)
+    drawn = {folder / f"{name}.{kind}": picture_bytes(figure, kind) for name, figure in figures.items()}
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

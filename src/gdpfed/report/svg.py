@@ -15,46 +15,17 @@ from dataclasses import dataclass
 from html import escape
 
 __all__ = [
-    "DASHES",
-    "MARKERS",
-    "NUM_COLOURS",
-    "NUM_GROUP_COLOURS",
-    "Frame",
-    "Scale",
-    "area",
-    "escape",
-    "key",
-    "line",
-    "log_ticks",
-    "marker_symbols",
-    "path",
-    "point",
-    "pushed_apart",
-    "row_label",
-    "svg",
-    "text",
-    "tick_label",
-    "ticks",
-]
+    "DASHES", "MARKERS", "NUM_COLOURS", "NUM_GROUP_COLOURS", "Frame", "Scale", "area", "escape", "group", "key",
+    "legend", "line", "log_ticks", "panel", "path", "point", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
+    "tick_label", "ticks",
+]  # fmt: skip
 
-# A method's place chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
+# A method's index chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
 # without colours.
 NUM_COLOURS, NUM_GROUP_COLOURS = 10, 6
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "5 2 1 2 1 2", "", "4 4", "", "1 2 6 2")
+# The shapes are in `assets/markers.svg`, with a bar for promises.
 MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus", "cross", "ring", "star", "box")
-_SHAPES = {
-    "circle": '<circle r="4"/>',
-    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
-    "triangle": '<path d="M0-4.8 4.6 3.4h-9.2z"/>',
-    "diamond": '<path d="M0-5.2 5.2 0 0 5.2-5.2 0z"/>',
-    "down": '<path d="M0 4.8-4.6-3.4h9.2z"/>',
-    "plus": '<path d="M-1.5-4.8h3v3.3h3.3v3h-3.3v3.3h-3v-3.3h-3.3v-3h3.3z"/>',
-    "cross": '<path d="M-4.5-2.7-2.7-4.5 0-1.8 2.7-4.5 4.5-2.7 1.8 0 4.5 2.7 2.7 4.5 0 1.8-2.7 4.5-4.5 2.7-1.8 0z"/>',
-    "ring": '<circle r="3.4" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
-    "star": '<path d="M0-5.6 1.6-1.8 5.4-1.8 2.4.9 3.4 4.8 0 2.5-3.4 4.8-2.4.9-5.4-1.8-1.6-1.8z"/>',
-    "box": '<path d="M-3.2-3.2h6.4v6.4h-6.4z" fill="var(--paper)" stroke="currentColor" stroke-width="2"/>',
-    "bar": '<path d="M-1.5-9h3v18h-3z"/>',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +55,43 @@ class Frame:
     x: Scale
     y: Scale
 
-    def horizontal_grid(self, values: Iterable[float], *, labels: bool = True) -> str:
+    def across(self, y: float, *, kind: str, start: float | None = None, end: float | None = None) -> str:
+        """A horizontal line at this height in pixels: from edge to edge, or from one value to another."""
+        left = self.x.start if start is None else self.x(start)
+        right = self.x.end if end is None else self.x(end)
+        return f'<path class="{kind}" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
+
+    def horizontal_grid(self, values: Iterable[float]) -> str:
         """Lines at these heights, with their values at the left."""
-        made = ""
-        for value in values:
-            at = self.y(value)
-            made += f'<path class="grid" d="M{self.x.start:.1f} {at:.1f}H{self.x.end:.1f}"/>'
-            if labels:
-                made += text(self.x.start - 8, at + 4, tick_label(value), anchor="end", kind="tick")
-        return made
+        return "".join(
+            self.across(self.y(value), kind="grid")
+            + text(self.x.start - 8, self.y(value) + 4, tick_label(value), anchor="end")
+            for value in values
+        )
 
     def vertical_grid(self, values: Iterable[float]) -> str:
-        """Lines at these places, with their values below."""
-        made = ""
+        """Lines at these x, with their values below."""
         bottom, top = max(self.y.start, self.y.end), min(self.y.start, self.y.end)
-        for value in values:
-            at = self.x(value)
-            made += f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
-            made += text(at, bottom + 18, tick_label(value), anchor="middle", kind="tick")
-        return made
+        return "".join(
+            f'<path class="grid" d="M{self.x(value):.1f} {top:.1f}V{bottom:.1f}"/>' + self.bottom_labels([value])
+            for value in values
+        )
 
     def bottom_labels(self, values: Iterable[float]) -> str:
         """Values below the area, without lines."""
         bottom = max(self.y.start, self.y.end)
         return "".join(text(self.x(value), bottom + 18, tick_label(value), anchor="middle") for value in values)
+
+
+def rounds_frame(
+    rounds: tuple[int, int], values: tuple[float, float], *, corners: tuple[float, float, float, float]
+) -> Frame:
+    """Values against rounds, within left, top, right and bottom."""
+    left, top, right, bottom = corners
+    return Frame(
+        x=Scale(low=min(rounds[0], rounds[1] - 1), high=rounds[1], start=left, end=right),
+        y=Scale(low=values[0], high=values[1], start=bottom, end=top),
+    )
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -126,8 +110,8 @@ def log_ticks(low: float, high: float, *, fine: bool = False) -> list[float]:
     """Powers of ten, and where there is room twice and five times them; never none."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5),) if fine else ((1,), (1, 2, 5)):
-        found = [factor * 10.0**power for power in powers for factor in factors]
-        if inside := [value for value in found if low <= value <= high]:
+        values = [factor * 10.0**power for power in powers for factor in factors]
+        if inside := [value for value in values if low <= value <= high]:
             return inside
     return [low]
 
@@ -139,10 +123,9 @@ def tick_label(value: float) -> str:
     return f"{value:,.10f}".rstrip("0").rstrip(".") if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "tick", style: str = "") -> str:
+def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "tick") -> str:
     """A line of text; ``kind`` is a class of the page's style."""
-    extra = f' style="{style}"' if style else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(words)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def row_label(x: float, y: float, words: str, *, room: float, kind: str) -> str:
@@ -164,11 +147,10 @@ def path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def line(points: Sequence[tuple[float, float]], *, kind: str, dash: str = "", style: str = "") -> str:
+def line(points: Sequence[tuple[float, float]], *, kind: str, dash: str = "") -> str:
     """A line through these points."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    styled = f' style="{style}"' if style else ""
-    return f'<path class="{kind}" d="{path(points)}"{dashed}{styled}/>'
+    return f'<path class="{kind}" d="{path(points)}"{dashed}/>'
 
 
 def area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], *, kind: str) -> str:
@@ -176,59 +158,61 @@ def area(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, floa
     return f'<path class="{kind}" d="{path([*upper, *reversed(lower)])}Z"/>'
 
 
-def point(x: float, y: float, *, marker: str, label: str, style: str = "", first: bool = False, kind: str = "") -> str:
+def point(x: float, y: float, *, marker: str, label: str, first: bool = False, kind: str = "") -> str:
     """A marker with a value. The first of a series is reached by Tab, the others from there by the arrow keys."""
-    styled = f' style="{style}"' if style else ""
     return (
         f'<g class="{f"p {kind}".strip()}" transform="translate({x:.1f} {y:.1f})" tabindex="{0 if first else -1}" '
-        f'role="img"{styled}><title>{escape(label)}</title><circle class="hit" r="9"/><use href="#m-{marker}"/></g>'
+        f'role="img"><title>{escape(label)}</title><circle class="hit" r="9"/><use href="#m-{marker}"/></g>'
     )
 
 
-def key(marker: str, *, dash: str | None = None, style: str = "") -> str:
+def group(kind: str, *parts: str) -> str:
+    """Parts that share a class."""
+    return f'<g class="{kind}">{"".join(parts)}</g>'
+
+
+def key(marker: str, *, dash: str | None = None) -> str:
     """A swatch for a legend; decoration, the name stands beside it."""
-    stroke = ""
-    if dash is not None:
-        dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        stroke = f'<path class="line" d="M1 8H33"{dashed}/>'
     width = 18 if dash is None else 34
+    stroke = "" if dash is None else line([(1, 8), (33, 8)], kind="line", dash=dash)
     return (
-        f'<svg class="key" viewBox="0 0 {width} 16" width="{width}" height="16" aria-hidden="true" style="{style}">'
+        f'<svg class="key" viewBox="0 0 {width} 16" width="{width}" height="16" aria-hidden="true">'
         f'{stroke}<use href="#m-{marker}" x="{width / 2:g}" y="8"/></svg>'
     )
 
 
-def svg(body: str, *, width: float, height: float, title: str, kind: str = "") -> str:
-    """A figure with its name for whoever does not see it."""
+def legend(items: Iterable[tuple[str, str, str]], *, kind: str = "") -> str:
+    """Names beside their swatches, each once: class, swatch, name."""
+    listed = dict.fromkeys(f'<li class="{own}">{swatch}<span>{escape(name)}</span></li>' for own, swatch, name in items)
+    return f'<ul class="{f"legend {kind}".strip()}">{"".join(listed)}</ul>'
+
+
+def panel(title: str, value: str, chart: str, *, kind: str = "", swatch: str = "") -> str:
+    """A small figure with its own heading, and a value at the heading's end."""
+    named = f' class="{kind}"' if kind else ""
     return (
-        f'<svg class="chart {kind}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
+        f'<div class="panel"><h3{named}>{swatch}<span class="t">{escape(title)}</span><b>{value}</b></h3>{chart}</div>'
+    )
+
+
+def svg(body: str, *, width: float, height: float, title: str, wide: bool | None = None) -> str:
+    """A figure with its name for whoever does not see it; one that is drawn twice says for which page it is."""
+    kind = "chart" if wide is None else "chart wide" if wide else "chart narrow"
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px" role="group" '
         f'aria-label="{escape(title)}">{body}</svg>'
     )
 
 
-def marker_symbols() -> str:
-    """All markers, once for the whole page."""
-    made = "".join(
-        f'<symbol id="m-{name}" viewBox="-10 -10 20 20" width="20" height="20" x="-10" y="-10" '
-        f'overflow="visible"><g fill="currentColor">{shape}</g></symbol>'
-        for name, shape in _SHAPES.items()
-    )
-    hatch = (
-        '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="2" height="6" fill="var(--warn)"/></pattern>'
-    )
-    return f'<svg class="symbols" aria-hidden="true"><defs>{made}{hatch}</defs></svg>'
-
-
 def pushed_apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
     """Heights near the wanted ones, at least ``gap`` apart, within the range where it is long enough."""
-    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [0.0] * len(wanted)
     floor = -math.inf
-    for place in order:
-        floor = placed[place] = max(wanted[place], floor + gap, low)
+    for index in order:
+        floor = placed[index] = max(wanted[index], floor + gap, low)
     ceiling = max(high, low + gap * (len(wanted) - 1))
-    for place in reversed(order):
-        ceiling = placed[place] = min(placed[place], ceiling)
+    for index in reversed(order):
+        ceiling = placed[index] = min(placed[index], ceiling)
         ceiling -= gap
     return placed

@@ -6,126 +6,100 @@ Guarantees (tests of the same name):
   tables_say_what_the_plan_says   every cost in a table is the plan's, rounded up.
 """
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from gdpfed.planning.plan import Group
 from gdpfed.privacy.rounding import delta_up, promise, rounded_up
-from gdpfed.report.contents import Method, ReportData
+from gdpfed.report.contents import GroupCost, MethodRuns, ReportData
 from gdpfed.report.findings import accuracy
 
 __all__ = ["Table", "cost_table", "method_table", "plan_table"]
 
 Table = tuple[list[str], list[list[str]]]
-
-_BETWEEN = " · "
-
-
-def cost_table(method: Method) -> Table:
-    """What each group was promised, and what was spent against both adversaries."""
-    columns = [
-        "group",
-        "clients",
-        "delta",
-        "promised ε",
-        "spent ε, against whoever sees the models",
-        "server ε, mean participations",
-        "server ε, 99 in 100 clients",
-        "server ε, at most",
-    ]
-    rows = []
-    for cost in method.costs:
-        group, view = cost.group, cost.server
-        rows.append(
-            [
-                group.name,
-                f"{group.num_clients:,}",
-                delta_up(group.delta),
-                promise(group.epsilon),
-                rounded_up(cost.release),
-                _seen(view.epsilon_mean, view.mean_participations),
-                _seen(view.epsilon_p99, view.p99_participations),
-                _seen(view.epsilon_max, view.max_participations),
-            ]
-        )
-    return columns, rows
+_T = TypeVar("_T")
 
 
-def _seen(epsilon: float, participations: int) -> str:
+def _table(columns: Mapping[str, Callable[[_T], str]], rows: Iterable[_T]) -> Table:
+    return list(columns), [[cell(row) for cell in columns.values()] for row in rows]
+
+
+def _server(epsilon: float, participations: int) -> str:
     return f"{rounded_up(epsilon, 2)} (in {participations})"
 
 
-def plan_table(method: Method) -> Table:
+_COSTS: dict[str, Callable[[GroupCost], str]] = {
+    "group": lambda cost: cost.group.name,
+    "clients": lambda cost: f"{cost.group.num_clients:,}",
+    "delta": lambda cost: delta_up(cost.group.delta),
+    "promised ε": lambda cost: promise(cost.group.epsilon),
+    "spent ε, against whoever sees the models": lambda cost: rounded_up(cost.release),
+    "server ε, mean participations": lambda cost: _server(cost.server.epsilon_mean, cost.server.mean_participations),
+    "server ε, 99 in 100 clients": lambda cost: _server(cost.server.epsilon_p99, cost.server.p99_participations),
+    "server ε, at most": lambda cost: _server(cost.server.epsilon_max, cost.server.max_participations),
+}
+
+
+def cost_table(method: MethodRuns) -> Table:
+    """What each group was promised, and what was spent against both adversaries."""
+    return _table(_COSTS, method.costs)
+
+
+_PLAN: dict[str, Callable[[Group], str]] = {
+    "group": lambda group: group.name,
+    "clients": lambda group: f"{group.num_clients:,}",
+    "promised ε": lambda group: promise(group.epsilon),
+    "sampling rate (%)": lambda group: f"{100 * group.sampling_rate:.3f}",
+    "expected cohort": lambda group: f"{group.expected_cohort:.2f}",
+    "noise multiplier": lambda group: f"{group.noise_multiplier:.4f}",
+    "noise std of the sum": lambda group: f"{group.noise_std:.4f}",
+    "kept by Top-k (%)": lambda group: f"{100 * group.keep_fraction:.3g}",
+    "weight": lambda group: f"{group.weight:.2e}",
+    "unused budget, mean": lambda group: f"{group.mean_waste:.3g}",
+    "unused budget, most": lambda group: f"{group.max_waste:.3g}",
+}
+
+
+def plan_table(method: MethodRuns) -> Table:
     """The mechanism, group by group."""
-    columns = [
-        "group",
-        "clients",
-        "promised ε",
-        "sampling rate (%)",
-        "expected cohort",
-        "noise multiplier",
-        "noise std of the sum",
-        "kept by Top-k (%)",
-        "weight",
-        "unused budget, mean",
-        "unused budget, most",
-    ]
-    rows = [
-        [
-            group.name,
-            f"{group.num_clients:,}",
-            promise(group.epsilon),
-            f"{100 * group.sampling_rate:.3f}",
-            f"{group.expected_cohort:.2f}",
-            f"{group.noise_multiplier:.4f}",
-            f"{group.noise_std:.4f}",
-            f"{100 * group.keep_fraction:.3g}",
-            f"{group.weight:.2e}",
-            f"{group.mean_waste:.3g}",
-            f"{group.max_waste:.3g}",
-        ]
-        for group in method.plan.groups
-    ]
-    return columns, rows
+    return _table(_PLAN, method.plan.groups)
 
 
-def _clipped(method: Method) -> str:
-    if not method.is_simulation:
+def _name(method: MethodRuns) -> str:
+    """With a second line that says what is unfinished."""
+    waiting = sum(not run.is_finished for run in method.runs)
+    return f"{method.label}\n{waiting} of {len(method.runs)} runs unfinished" if waiting else method.label
+
+
+def _by_group(method: MethodRuns, cell: Callable[[GroupCost], str]) -> str:
+    return " · ".join(cell(cost) for cost in method.costs)
+
+
+def _spent(method: MethodRuns) -> str:
+    return _by_group(method, lambda cost: rounded_up(cost.release, 3)) if method.plan.is_private else "infinite"
+
+
+def _clipped(method: MethodRuns) -> str:
+    if method.clipped_share is None:
         return "not known"
     return f"{100 * method.clipped_share:.2f}" if method.plan.is_private else "not clipped"
 
 
+_METHODS: dict[str, Callable[[MethodRuns], str]] = {
+    "method": _name,
+    "accuracy (%)": accuracy,
+    "seeds": lambda method: str(len(method.accuracies)),
+    "lowest to highest": lambda method: f"{min(method.accuracies):.2f} to {max(method.accuracies):.2f}",
+    "loss": lambda method: f"{method.loss:.3f}",
+    "promised ε": lambda method: _by_group(method, lambda cost: promise(cost.group.epsilon)),
+    "spent ε, models": _spent,
+    "server ε, 99 in 100": lambda method: _by_group(method, lambda cost: rounded_up(cost.server.epsilon_p99, 1)),
+    "server ε, at most": lambda method: _by_group(method, lambda cost: rounded_up(cost.server.epsilon_max, 1)),
+    "signal-to-noise": lambda method: f"{method.plan.signal_to_noise:.1f}" if method.plan.is_private else "infinite",
+    "clipped (%)": _clipped,
+}
+
+
 def method_table(data: ReportData) -> Table:
-    """Methods with spreads and costs; a second line in a first cell marks what is unfinished."""
-    columns = [
-        "method",
-        "accuracy (%)",
-        "seeds",
-        "lowest to highest",
-        "loss",
-        "promised ε",
-        "spent ε, models",
-        "server ε, 99 in 100",
-        "server ε, at most",
-        "signal-to-noise",
-        "clipped (%)",
-    ]
-    rows = []
-    for method in data.methods:
-        costs = method.costs
-        name = method.label
-        waiting = sum(not run.is_finished for run in method.runs)
-        if waiting:
-            name += f"\n{waiting} of {len(method.runs)} runs unfinished"
-        rows.append(
-            [
-                name,
-                accuracy(method),
-                str(len(method.accuracies)),
-                f"{min(method.accuracies):.2f} to {max(method.accuracies):.2f}",
-                f"{method.loss:.3f}",
-                _BETWEEN.join(promise(cost.group.epsilon) for cost in costs),
-                _BETWEEN.join(rounded_up(cost.release, 3) for cost in costs) if method.plan.is_private else "infinite",
-                _BETWEEN.join(rounded_up(cost.server.epsilon_p99, 1) for cost in costs),
-                _BETWEEN.join(rounded_up(cost.server.epsilon_max, 1) for cost in costs),
-                f"{method.plan.signal_to_noise:.1f}" if method.plan.is_private else "infinite",
-                _clipped(method),
-            ]
-        )
-    return columns, rows
+    """Methods with spreads and costs."""
+    return _table(_METHODS, data.methods)

@@ -9,17 +9,16 @@ Guarantees (tests of the same name):
 
 import json
 import math
-import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import gdpfed
 from gdpfed.planning.plan_file import plan_as_json
 from gdpfed.report import findings as found
-from gdpfed.report.contents import Method, ReportData, RunResult
-from gdpfed.report.page import commands
-from gdpfed.report.tables import cost_table, method_table, plan_table
+from gdpfed.report.contents import MethodRuns, ReportData, RunResult
+from gdpfed.report.page import templates
+from gdpfed.report.tables import Table, cost_table, method_table, plan_table
+from gdpfed.runs.record import Record
 
 __all__ = ["FORMAT", "report_json", "report_markdown"]
 
@@ -30,6 +29,11 @@ def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
+def _record(record: Record) -> dict[str, Any]:
+    content = {name: value for name, value in asdict(record).items() if name not in ("vanished", "by_budget", "device")}
+    return {**content, "epsilons": [_finite(epsilon) for epsilon in record.epsilons]}
+
+
 def _as_mapping(run: RunResult) -> dict[str, Any]:
     return {
         "folder": run.folder,
@@ -37,13 +41,11 @@ def _as_mapping(run: RunResult) -> dict[str, Any]:
         "finished": run.is_finished,
         "rounds_done": run.rounds_done,
         "versions": dict(run.versions),
-        "records": [
-            {**asdict(record), "epsilons": [_finite(epsilon) for epsilon in record.epsilons]} for record in run.records
-        ],
+        "records": [_record(record) for record in run.records],
     }
 
 
-def _method(method: Method) -> dict[str, Any]:
+def _method(method: MethodRuns) -> dict[str, Any]:
     return {
         "label": method.label,
         "method": method.plan.method,
@@ -57,7 +59,7 @@ def _method(method: Method) -> dict[str, Any]:
             "values": list(method.accuracies),
         },
         "loss": method.loss,
-        "clipped_share": method.clipped_share if method.is_simulation else None,
+        "clipped_share": method.clipped_share,
         "costs": [
             {
                 "group": cost.group.name,
@@ -71,7 +73,7 @@ def _method(method: Method) -> dict[str, Any]:
             for cost in method.costs
         ],
         "plan": plan_as_json(method.plan),
-        "commands": commands(method),
+        "commands": method.commands,
         "run_toml": method.run_toml if method.is_simulation else None,
         "runs": [_as_mapping(run) for run in method.runs],
     }
@@ -101,76 +103,59 @@ def _findings(data: ReportData) -> list[str]:
     sentences = [
         *found.findings(data),
         found.server(best),
-        found.waste(data.methods),
+        found.waste(data),
         found.rates(best),
         found.convergence(data),
         found.participation(best) if data.is_simulation else "",
         found.spending(best),
-        found.clipping(data.methods) if data.is_simulation else "",
+        found.clipping(data) if data.is_simulation else "",
     ]
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
-def _plain(text: str) -> str:
-    """Text in Markdown: what comes from a file is neither a table's edge nor markup."""
+class _Markdown(str):
+    """Text that is Markdown already."""
+
+    __slots__ = ()
+
+
+def _escaped(value: object) -> str:
+    """What comes from a file is neither a table's edge nor markup."""
+    text = str(value)
+    if isinstance(value, _Markdown):
+        return text
     for sign in "\\`*_[]<>|#":
         text = text.replace(sign, "\\" + sign)
     return " ".join(text.split())
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(map(_plain, columns)) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    lines += ["| " + " | ".join(_plain(cell.replace("\n", ": ")) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
+def _table(table: Table) -> _Markdown:
+    columns, rows = table
+    lines = ["| " + " | ".join(map(_escaped, columns)) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    lines += ["| " + " | ".join(_escaped(cell.replace("\n", ": ")) for cell in row) + " |" for row in rows]
+    return _Markdown("\n".join(lines))
 
 
-def _fenced(text: str) -> str:
+def _fenced(text: str) -> _Markdown:
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}\n{text.strip()}\n{fence}"
-
-
-def _seeds(data: ReportData) -> list[str]:
-    """A deployment has none: its noise is the operating system's."""
-    return ["seeds " + ", ".join(map(str, data.seeds))] if data.is_simulation else []
+    return _Markdown(f"{fence}\n{text.strip()}\n{fence}")
 
 
 def report_markdown(data: ReportData) -> str:
     """The page's text and tables."""
-    best = data.headline
-    parts = [
-        f"# {_plain(data.title)}: {_plain(found.headline(data))}",
-        f"> **{_plain(data.stamp)}**",
-        "\n".join(f"- {_plain(sentence)}" for sentence in _findings(data)),
-    ]
-    if data.unfinished:
-        parts.append(
-            "\n".join(
-                f"- **Unfinished**: {_plain(run.folder)} (seed {run.seed}) has done {run.rounds_done} rounds."
-                for run in data.unfinished
-            )
+    # Escaped as Markdown is, not as HTML: every value goes through `_escaped`.
+    return (
+        templates(autoescape=False, finalize=_escaped)
+        .get_template("report.md")
+        .render(
+            data=data,
+            found=found,
+            sentences=_findings(data),
+            fenced=_fenced,
+            tables=[
+                _table(table) for table in (cost_table(data.headline), plan_table(data.headline), method_table(data))
+            ],
         )
-    parts += [
-        f"## Promised and spent: {_plain(best.label)}",
-        "Epsilons are rounded up; the unit of protection is one client, added or removed. Whoever sees the models does "
-        "not know who took part; the server does, and against it each participation costs in full. In brackets: a "
-        "client's participations.",
-        _table(*cost_table(best)),
-        f"## The plan: {_plain(best.label)}",
-        f"{best.plan.release} sums, {best.plan.num_rounds} rounds, {best.plan.accountant.upper()} accounting "
-        f"({best.plan.accountant_version}), Poisson sampling.",
-        _table(*plan_table(best)),
-        "## Methods",
-        "Mean ± standard deviation over seeds; epsilons group by group.",
-        _table(*method_table(data)),
-        "## Make it again" if data.is_simulation else "## Compute its cost again",
-        "\n".join(f"- {_plain(line)}" for line in (*data.software, *_seeds(data))),
-    ]
-    for method in data.methods:
-        parts += [f"### {_plain(method.label)}", f"plan `{method.plan_hash}`"]
-        if method.is_simulation:
-            parts += [_fenced("\n".join(commands(method))), _fenced(method.run_toml)]
-        else:
-            parts += [_fenced(shlex.join(["gdpfed", "verify", f"{method.runs[0].folder}/plan.toml"]))]
-    return "\n\n".join([*parts, f"*{_plain(data.stamp)}*"]) + "\n"
+    )

@@ -32,11 +32,11 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import RunFolder, create_run, open_run
+from gdpfed.runs.folder import OWN_DATA, RunFolder, create_run, open_run
 from gdpfed.runs.ledgered import check_link, population_of
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Progress, run
-from gdpfed.runs.simulate import OWN_DATA, Simulation, charged_to
+from gdpfed.runs.simulate import Simulation, charged_to
 from gdpfed.tasks.models import refuse_running_statistics
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
@@ -172,7 +172,7 @@ def train(
             if watch is not None:
                 watch(progress.record)
 
-        before = [] if run_folder is None else [record["accuracy"] for record in run_folder.records()]
+        before = [] if run_folder is None else [record.accuracy for record in run_folder.records()]
         state = run(run_folder, work, watch=tell)
         simulation.load(state.model)
     if not math.isfinite(float(state.parameters.abs().sum())):

@@ -21,7 +21,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,9 +38,10 @@ from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon
+from gdpfed.runs.folder import rounds_in
 from gdpfed.runs.link import read_link
 
-__all__ = ["Finding", "Kind", "check_paths"]
+__all__ = ["Checked", "Kind", "check_paths"]
 
 Kind = Literal["ledger", "node ledger", "plan", "run", "server home", "node home", "folder", "file"]
 # A text that is larger is no plan.
@@ -47,14 +49,14 @@ _LARGEST_TOML = 16 << 20
 _JOURNAL = re.compile(rb"1\t[a-z]+\t[0-9a-f]{64}\t")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
+@dataclass(kw_only=True)
+class Checked:
+    """One thing that was looked at: what is wrong with it, and what its owner should know."""
 
     path: Path
     kind: Kind
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -63,38 +65,32 @@ class Finding:
 
     def mapping(self) -> dict[str, Any]:
         """Ready for JSON."""
-        told = {"path": str(self.path), "kind": self.kind, "sound": self.is_sound}
-        return {**told, "problems": list(self.problems), "notes": list(self.notes)}
+        whole = {"path": str(self.path), "kind": self.kind, "sound": self.is_sound}
+        return {**whole, "problems": self.problems, "notes": self.notes}
 
-
-class _Report:
-    """Problems and notes of one thing, as they are found."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.notes: list[str] = []
-
-    def judge(self, look: Callable[[], object]) -> Any:
-        """What ``look`` returns; None, and a problem, if it fails, however it does."""
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Whatever fails within is a problem, however it does; nothing is remembered from earlier."""
         try:
             with without_cache():
-                return look()
+                yield
+            return
         except GdpfedError as error:
-            told = str(error)
+            problem = str(error)
         except OSError as error:
-            told = f"cannot be read: {error.strerror or error}; check its rights"
+            problem = _unreadable(error)
         except Exception as error:
             # A damaged file may fail anywhere: that is what was to be found out.
-            told = f"is damaged, or has another format ({type(error).__name__}: {error}): restore a copy"
-        if told not in self.problems:
-            self.problems.append(told)
-        return None
-
-    def finding(self, path: Path, kind: Kind) -> Finding:
-        return Finding(path=path, kind=kind, problems=tuple(self.problems), notes=tuple(self.notes))
+            problem = f"is damaged, or has another format ({type(error).__name__}: {error}): restore a copy"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
-def check_paths(paths: Iterable[str | Path]) -> Iterator[Finding]:
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}; check its rights"
+
+
+def check_paths(paths: Iterable[str | Path]) -> Iterator[Checked]:
     """Everything of gdpfed's in folders and files, in the order in which it is found.
 
     A path that is given may be a link; below it no link is followed.
@@ -106,7 +102,10 @@ def check_paths(paths: Iterable[str | Path]) -> Iterator[Finding]:
     memory = _Memory()
     seen: set[str] = set()
     for path in given:
-        yield from _in_folder(path, memory, seen) if path.is_dir() else _alone(path, memory)
+        if path.is_dir():
+            yield from _in_folder(path, memory, seen)
+        else:
+            yield _alone(path, memory)
 
 
 class _Memory:
@@ -123,38 +122,35 @@ class _Memory:
                 self._plans[digest] = load_plan(path)
             except GdpfedError as error:
                 self._plans[digest] = error
-        found = self._plans[digest]
-        if isinstance(found, GdpfedError):
-            raise found
-        return found
+        known = self._plans[digest]
+        if isinstance(known, GdpfedError):
+            raise known
+        return known
 
 
-def _alone(path: Path, memory: _Memory) -> Iterator[Finding]:
-    report = _Report()
-    is_plain = path.is_file()
-    if is_plain and report.judge(lambda: is_ledger_file(path)):
-        yield _ledger(path)
-    elif is_plain and _is_plan(path):
-        yield _plan(path, memory)
-    else:
-        report.problems.append("expected a ledger, a plan or a folder: give the folder that holds the file")
-        yield report.finding(path, "file")
+def _alone(path: Path, memory: _Memory) -> Checked:
+    checked = Checked(path=path, kind="file")
+    if path.is_file():
+        with checked.judging():
+            if is_ledger_file(path):
+                return _ledger(path)
+        if _is_plan(path):
+            return _plan(path, memory)
+    checked.problems.append("expected a ledger, a plan or a folder: give the folder that holds the file")
+    return checked
 
 
-def _in_folder(top: Path, memory: _Memory, seen: set[str]) -> Iterator[Finding]:
+def _in_folder(top: Path, memory: _Memory, seen: set[str]) -> Iterator[Checked]:
     unreadable: list[OSError] = []
     for name, folders, files in os.walk(top, onerror=unreadable.append):
         folder = Path(name)
         folders.sort()
-        place = os.path.realpath(folder)
-        if place in seen:
+        if (real := os.path.realpath(folder)) in seen:
             continue
-        seen.add(place)
-        plain = sorted(file for file in files if _is_plain(folder / file))
-        yield from _of_folder(folder, plain, memory)
+        seen.add(real)
+        yield from _of_folder(folder, sorted(file for file in files if _is_plain(folder / file)), memory)
     for error in unreadable:
-        told = f"cannot be read: {error.strerror or error}; check its rights"
-        yield Finding(path=Path(error.filename or top), kind="folder", problems=(told,))
+        yield Checked(path=Path(error.filename or top), kind="folder", problems=[_unreadable(error)])
 
 
 def _is_plain(path: Path) -> bool:
@@ -165,7 +161,7 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _of_folder(folder: Path, files: list[str], memory: _Memory) -> Iterator[Finding]:
+def _of_folder(folder: Path, files: list[str], memory: _Memory) -> Iterator[Checked]:
     present = set(files)
     is_run = "run.toml" in present and bool(present & {"versions.json", "plan.toml"})
     is_server, is_node = "server.key" in present, "identity.key" in present
@@ -177,8 +173,7 @@ def _of_folder(folder: Path, files: list[str], memory: _Memory) -> Iterator[Find
         yield _node(folder, present)
     for name in files:
         path = folder / name
-        expected = (is_server and name == "ledger") or (is_node and name == "spend.db")
-        if expected or _Report().judge(functools.partial(is_ledger_file, path)):
+        if (is_server and name == "ledger") or (is_node and name == "spend.db") or _is_ledger(path):
             yield _ledger(path)
         elif name.endswith(".journal") and _is_bereft(path):
             yield _ledger(path.with_name(name.removesuffix(".journal")))
@@ -186,107 +181,109 @@ def _of_folder(folder: Path, files: list[str], memory: _Memory) -> Iterator[Find
             yield _plan(path, memory)
 
 
+def _is_ledger(path: Path) -> bool:
+    with suppress(Exception):
+        return is_ledger_file(path)
+    return False
+
+
 def _is_bereft(journal: Path) -> bool:
     """Whether this is the journal of a ledger that is gone, or no longer looks like one."""
-
-    def look() -> bool:
-        with journal.open("rb") as file:
-            if not _JOURNAL.match(file.read(200)):
-                return False
+    with suppress(Exception), journal.open("rb") as file:
         ledger = journal.with_name(journal.name.removesuffix(".journal"))
-        return not ledger.is_file() or not is_ledger_file(ledger)
-
-    return bool(_Report().judge(look))
+        return bool(_JOURNAL.match(file.read(200))) and not (ledger.is_file() and is_ledger_file(ledger))
+    return False
 
 
 def _is_plan(path: Path) -> bool:
     if path.name == "plan.toml":
         return True
-    if path.suffix != ".toml":
-        return False
-
-    def look() -> bool:
-        if path.stat().st_size > _LARGEST_TOML:
+    # What is no TOML is not a plan of ours, unless it says so in its first line.
+    with suppress(Exception):
+        if path.suffix != ".toml" or path.stat().st_size > _LARGEST_TOML:
             return False
         text = read_toml(path)
         if text.startswith("# A gdpfed plan"):
             return True
         groups = parse_toml(text, source=str(path)).get("groups")
         return isinstance(groups, list) and any(isinstance(one, dict) and "noise_multiplier" in one for one in groups)
-
-    # What is no TOML is not a plan of ours, unless it says so in its first line.
-    return bool(_Report().judge(look))
+    return False
 
 
-def _plan(path: Path, memory: _Memory) -> Finding:
-    report = _Report()
-    report.judge(lambda: memory.plan(path))
-    return report.finding(path, "plan")
+def _plan(path: Path, memory: _Memory) -> Checked:
+    checked = Checked(path=path, kind="plan")
+    with checked.judging():
+        memory.plan(path)
+    return checked
 
 
-def _private(report: _Report, path: Path, what: str) -> None:
-    def look() -> None:
+def _check_private(checked: Checked, path: Path, what: str) -> None:
+    with checked.judging():
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise PrivacyError(f"{str(path)!r} can be read by others, and holds {what}: chmod 600 {path}")
 
-    report.judge(look)
 
-
-def _ledger(path: Path) -> Finding:
-    report = _Report()
+def _ledger(path: Path) -> Checked:
+    checked = Checked(path=path, kind="ledger")
     if not path.is_file():
-        report.problems.append("its journal is there, the ledger is not: restore a copy")
-        return report.finding(path, "ledger")
-    store: Store | None = report.judge(lambda: Store.read(path))
+        checked.problems.append("its journal is there, the ledger is not: restore a copy")
+        return checked
+    store: Store | None = None
+    with checked.judging():
+        store = Store.read(path)
     for suffix, what in (("", "who took part"), (".journal", "who took part"), (".key", "the ledger's secret")):
-        _private(report, path.with_name(path.name + suffix), what)
+        _check_private(checked, path.with_name(path.name + suffix), what)
     if store is None:
-        return report.finding(path, "ledger")
+        return checked
     if not companion(path, "key").exists():
-        report.notes.append("its seal was not checked, because its key is elsewhere: gdpfed ledger verify --key")
+        checked.notes.append("its seal was not checked, because its key is elsewhere: gdpfed ledger verify --key")
     if store.rows and store.rows[0].kind != "ledger":
+        checked.kind = "node ledger"
         if store.journal_is_damaged:
-            report.problems.append("its journal is damaged: the node repairs it when it next runs")
-        return report.finding(path, "node ledger")
-    found = report.judge(lambda: verify_ledger(path))
-    if found is None:
-        # Whatever else is wrong, these must be known.
-        report.judge(lambda: check_no_doubled(Ledger.read(path).state))
-    elif found.not_compared:
-        report.notes.append(
-            f"not known whether clients of {', '.join(map(repr, found.not_compared))} are in another population too, "
-            f"because there are no names to compare: whoever is has two budgets; keep one ledger for each such "
-            f"population only if nobody is in two"
-        )
-    return report.finding(path, "ledger")
+            checked.problems.append("its journal is damaged: the node repairs it when it next runs")
+        return checked
+    with checked.judging():
+        if not_compared := verify_ledger(path).not_compared:
+            checked.notes.append(
+                f"not known whether clients of {', '.join(map(repr, not_compared))} are in another population too, "
+                f"because there are no names to compare: whoever is has two budgets; keep one ledger for each such "
+                f"population only if nobody is in two"
+            )
+        return checked
+    # Whatever else is wrong, these must be known.
+    with checked.judging():
+        check_no_doubled(Ledger.read(path).state)
+    return checked
 
 
-def _run(folder: Path, present: set[str], memory: _Memory) -> Finding:
-    report = _Report()
+def _run(folder: Path, present: set[str], memory: _Memory) -> Checked:
+    checked = Checked(path=folder, kind="run")
     missing = [name for name in ("plan.toml", "versions.json") if name not in present]
     if missing:
-        report.problems.append(f"expected {' and '.join(missing)} in a run's folder: restore a copy")
-    plan: Plan | None = report.judge(lambda: memory.plan(folder / "plan.toml")) if "plan.toml" in present else None
-    report.judge(lambda: parse_toml(read_toml(folder / "run.toml"), source="run.toml"))
-
-    def same_plan() -> None:
-        told = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
-        if plan is not None and told.get("plan", plan_hash(plan)) != plan_hash(plan):
-            raise PrivacyError("plan.toml is not the plan that ran (versions.json has its hash): restore plan.toml")
-
+        checked.problems.append(f"expected {' and '.join(missing)} in a run's folder: restore a copy")
+    plan: Plan | None = None
+    if "plan.toml" in present:
+        with checked.judging():
+            plan = memory.plan(folder / "plan.toml")
+    with checked.judging():
+        parse_toml(read_toml(folder / "run.toml"), source="run.toml")
     if "versions.json" in present:
-        report.judge(same_plan)
-    report.judge(lambda: _check_charged(folder, plan, memory, report))
-    return report.finding(folder, "run")
+        with checked.judging():
+            versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+            if plan is not None and versions.get("plan", plan_hash(plan)) != plan_hash(plan):
+                raise PrivacyError("plan.toml is not the plan that ran (versions.json has its hash): restore plan.toml")
+    with checked.judging():
+        _check_charged(checked, folder, plan, memory)
+    return checked
 
 
-def _check_charged(folder: Path, plan: Plan | None, memory: _Memory, report: _Report) -> None:
+def _check_charged(checked: Checked, folder: Path, plan: Plan | None, memory: _Memory) -> None:
     """That the ledger that a run names has charged it."""
     link = read_link(folder / "ledger.json")
     if link is None:
         return
     if not link.path.is_file():
-        report.notes.append(f"its ledger is not at {str(link.path)!r}: what it spent was not compared")
+        checked.notes.append(f"its ledger is not at {str(link.path)!r}: what it spent was not compared")
         return
     state = memory.ledger(link.path)
     records = folder / "records.jsonl"
@@ -296,7 +293,7 @@ def _check_charged(folder: Path, plan: Plan | None, memory: _Memory, report: _Re
         return
     if plan is not None and state.runs[link.run].plan_hash != plan_hash(plan):
         raise PrivacyError(f"its ledger {str(link.path)!r} has run {link.run!r} with another plan: restore plan.toml")
-    charged, released = max(state.runs[link.run].charged, default=0), _rounds_recorded(records)
+    charged, released = max(state.runs[link.run].charged, default=0), rounds_in(records)
     if charged < released:
         raise PrivacyError(
             f"it has released {released} rounds, its ledger {str(link.path)!r} has charged {charged}: the ledger is an "
@@ -304,76 +301,64 @@ def _check_charged(folder: Path, plan: Plan | None, memory: _Memory, report: _Re
         )
 
 
-def _rounds_recorded(path: Path) -> int:
-    """The last round in a run's records; a line that was cut off by a kill is not one."""
-    rounds = [0]
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            rounds.append(int(json.loads(line)["round"]))
-        except (ValueError, KeyError, TypeError):
-            break
-    return max(rounds)
-
-
-def _server(folder: Path, present: set[str], memory: _Memory) -> Finding:
-    report = _Report()
-    _check_key(report, folder / "server.key")
+def _server(folder: Path, present: set[str], memory: _Memory) -> Checked:
+    checked = Checked(path=folder, kind="server home")
+    _check_key(checked, folder / "server.key")
     if "plan.toml" in present:
-        report.judge(lambda: memory.plan(folder / "plan.toml"))
-
-    def named() -> None:
-        told = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if told["plan"] != hashlib.sha256((folder / "plan.toml").read_bytes()).hexdigest():
-            raise InputError("plan.toml is not the one that run.json was made for: set the plan again")
-
+        with checked.judging():
+            memory.plan(folder / "plan.toml")
     if "run.json" in present:
-        report.judge(named)
+        with checked.judging():
+            named = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            if named["plan"] != hashlib.sha256((folder / "plan.toml").read_bytes()).hexdigest():
+                raise InputError("plan.toml is not the one that run.json was made for: set the plan again")
     if "settings.toml" in present:
-        settings = _table(report, folder / "settings.toml")
-        if settings is not None and _fraction(report, settings, "settings.toml") == 0:
-            report.notes.append(
-                "settings.toml has colluding_fraction = 0: noise is sized as if no client told the server its own "
-                "(docs/security.md)"
-            )
-    return report.finding(folder, "server home")
+        with checked.judging():
+            settings = parse_toml(read_toml(folder / "settings.toml"), source=repr(str(folder / "settings.toml")))
+            if _fraction(settings, "settings.toml") == 0:
+                checked.notes.append(
+                    "settings.toml has colluding_fraction = 0: noise is sized as if no client told the server its own "
+                    "(docs/security.md)"
+                )
+    return checked
 
 
-def _node(folder: Path, present: set[str]) -> Finding:
-    report = _Report()
-    _check_key(report, folder / "identity.key")
+def _node(folder: Path, present: set[str]) -> Checked:
+    checked = Checked(path=folder, kind="node home")
+    _check_key(checked, folder / "identity.key")
     if "budget.toml" not in present:
-        report.problems.append("expected budget.toml, what its owner allows: restore a copy")
-        return report.finding(folder, "node home")
-    budget = _table(report, folder / "budget.toml")
-    if budget is not None:
-        for name, check in (("epsilon", check_epsilon), ("delta", check_delta), ("epsilon_server", check_epsilon)):
-            if name in budget or name != "epsilon_server":
-                report.judge(functools.partial(_check_number, budget, name, check))
-        if "epsilon_server" not in budget:
-            report.notes.append(
-                "budget.toml states no epsilon_server: the default of this version holds, which is finite "
-                "(docs/security.md); state what the server may learn"
-            )
-        if not _fraction(report, budget, "budget.toml"):
-            report.notes.append(
-                "budget.toml states no colluding_fraction, or 0: state how much of a cohort may tell the server its "
-                "noise; without the key the default of this version holds (docs/security.md)"
-            )
-    return report.finding(folder, "node home")
+        checked.problems.append("expected budget.toml, what its owner allows: restore a copy")
+        return checked
+    budget: dict[str, Any] | None = None
+    with checked.judging():
+        budget = parse_toml(read_toml(folder / "budget.toml"), source=repr(str(folder / "budget.toml")))
+    if budget is None:
+        return checked
+    for name, check in (("epsilon", check_epsilon), ("delta", check_delta), ("epsilon_server", check_epsilon)):
+        if name in budget or name != "epsilon_server":
+            with checked.judging():
+                _check_number(budget, name, check)
+    if "epsilon_server" not in budget:
+        checked.notes.append(
+            "budget.toml states no epsilon_server: the default of this version holds, which is finite "
+            "(docs/security.md); state what the server may learn"
+        )
+    fraction: float | None = None
+    with checked.judging():
+        fraction = _fraction(budget, "budget.toml")
+    if not fraction:
+        checked.notes.append(
+            "budget.toml states no colluding_fraction, or 0: state how much of a cohort may tell the server its "
+            "noise; without the key the default of this version holds (docs/security.md)"
+        )
+    return checked
 
 
-def _check_key(report: _Report, path: Path) -> None:
-    def look() -> None:
+def _check_key(checked: Checked, path: Path) -> None:
+    with checked.judging():
         if path.stat().st_size != KEY_BYTES:
             raise InputError(f"expected {KEY_BYTES} bytes in {str(path)!r}, got {path.stat().st_size}: restore a copy")
-
-    report.judge(look)
-    _private(report, path, "a private key")
-
-
-def _table(report: _Report, path: Path) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = report.judge(lambda: parse_toml(read_toml(path), source=repr(str(path))))
-    return found
+    _check_private(checked, path, "a private key")
 
 
 def _check_number(table: dict[str, Any], name: str, check: Callable[[float], object]) -> None:
@@ -383,11 +368,10 @@ def _check_number(table: dict[str, Any], name: str, check: Callable[[float], obj
     check(float(value))
 
 
-def _fraction(report: _Report, table: dict[str, Any], source: str) -> float | None:
+def _fraction(table: dict[str, Any], source: str) -> float | None:
     value = table.get("colluding_fraction")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
-        report.problems.append(f"expected 0 <= colluding_fraction < 0.5 in {source}, got {value!r}")
-        return None
+        raise InputError(f"expected 0 <= colluding_fraction < 0.5 in {source}, got {value!r}")
     return float(value)

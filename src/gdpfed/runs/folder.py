@@ -1,6 +1,6 @@
 """A run is a folder: what was asked, the plan, a record of each round, a checkpoint, the model.
 
-Place: between the rounds and the disk.
+Place: between the rounds and the disk. Whoever only reads a run needs no torch.
 
     run.toml            the task, as `gdpfed train run.toml` would read it, and seed and stamp in comments
     budgets.csv         the clients' budgets, where they came from a file
@@ -20,72 +20,101 @@ Guarantees (tests of the same name):
   killed_anywhere_same_bytes     SIGKILL at random moments and resume: same records, same model.
   another_plan_is_refused        a checkpoint that belongs to another plan does not load.
   budgets_are_read_back          with names, deltas and given groups, and linked people with the settings.
+  a_bad_record_is_refused        a missing or impossible field, with its folder, line and name.
 """
 
 import csv
+import dataclasses
+import io
 import json
-import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 import gdpfed
+from gdpfed.config import read_toml
 from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.files import write_whole
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
+from gdpfed.planning.plan_file import load_plan, plan_from_toml, plan_hash, save_plan
 from gdpfed.runs.link import LedgerLink, read_link
 from gdpfed.runs.record import Record
-from gdpfed.runs.stamp import STAMP
+from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task, load_task, task_to_toml
-from gdpfed.training.rounds import TrainingState
 
-__all__ = ["STAMP", "RunFolder", "create_run", "open_run"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gdpfed.training.rounds import TrainingState
+
+__all__ = [
+    "OWN_DATA",
+    "STAMP",
+    "RunFolder",
+    "create_run",
+    "find_runs",
+    "is_finished",
+    "open_run",
+    "read_records",
+    "rounds_in",
+]
+
+# No data set has this name: that of runs of `gdpfed.train`, whose data are a caller's own.
+OWN_DATA = "own"
+_ADVICE = "what was written before is whole: free space, then gdpfed resume"
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def is_finished(path: Path) -> bool:
+    """Whether the run in this folder has its final model."""
+    return (path / "model.safetensors").is_file()
+
+
+def rounds_in(path: Path) -> int:
+    """The largest round that a file of lines (records.jsonl, timing.jsonl) speaks of, whatever else is in it."""
+    rounds = [line.get("round") for line in _json_lines(path) if isinstance(line, dict)]
+    return max((number for number in rounds if isinstance(number, int)), default=0)
+
+
+def _json_lines(path: Path) -> list[Any]:
+    """The lines of a file that grows; one that was cut off by a kill ends it."""
     try:
-        yield
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     except OSError as error:
-        raise InputError(
-            f"cannot write {str(path)!r}: {error.strerror or error}; what was written before is whole: free space, "
-            f"then gdpfed resume"
-        ) from None
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except (ValueError, RecursionError):
+            break
+    return lines
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all, and durably."""
-    part = path.with_name(path.name + ".part")
-    with _explained(path):
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+def read_records(path: Path) -> list[Record]:
+    """All records in a run's folder, also of one that is not opened."""
+    file = path / "records.jsonl"
+    return [
+        Record.from_json(content, where=f"line {number} of {str(file)!r}")
+        for number, content in enumerate(_json_lines(file), start=1)
+    ]
 
 
-def _safetensors() -> Any:
+def _safetensors(tensors: Mapping[str, "Tensor"], **facts: str | int) -> bytes:
+    """A safetensors file. Facts are one entry: it writes several in any order, and files must have the same bytes."""
     try:
         import safetensors.torch
     except ModuleNotFoundError:
         raise MissingExtraError(package="safetensors", extra="torch", purpose="saving a model") from None
-    return safetensors.torch
-
-
-def _metadata(**facts: str | int) -> dict[str, str]:
-    """One entry, because safetensors writes several in any order, and files must have the same bytes."""
-    return {"gdpfed": json.dumps(facts, sort_keys=True)}
+    return safetensors.torch.save(dict(tensors), metadata={"gdpfed": json.dumps(facts, sort_keys=True)})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunFolder:
-    """An existing run."""
+    """An existing run; ``versions`` is what versions.json says of the software and the run."""
 
     path: Path
     task: Task
@@ -93,56 +122,95 @@ class RunFolder:
     seed: int
     ledger: LedgerLink | None = None
     stamp: str = STAMP
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_finished(self) -> bool:
         """Whether the final model is there."""
-        return (self.path / "model.safetensors").is_file()
+        return is_finished(self.path)
 
-    def records(self) -> list[dict[str, Any]]:
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that were done, evaluated or not.
+
+        Those between evaluations are only in timing.jsonl; a run without it counts as one evaluation further.
+        """
+        recorded, timing = rounds_in(self.path / "records.jsonl"), self.path / "timing.jsonl"
+        timed = rounds_in(timing)
+        if recorded and not timing.is_file():
+            timed = recorded + self.task.training.evaluate_every
+        return min(max(recorded, timed), self.plan.num_rounds)
+
+    def records(self) -> list[Record]:
         """All records so far; a line that was cut off by a kill is not one."""
-        path = self.path / "records.jsonl"
-        found = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        return read_records(self.path)
+
+    def checked_records(self) -> list[Record]:
+        """All records, of which there is at least one; InputError where they and the plan cannot both be true."""
+        name, plan, records = self.path.name, self.plan, self.records()
+        for number, record in enumerate(records, start=1):
+            where = f"line {number} of {str(self.path / 'records.jsonl')!r}"
+            if not 0 <= record.accuracy <= 100:
+                raise InputError(f"expected accuracy from 0 to 100 in {where}, got {record.accuracy!r}")
+            for what, values in (("epsilons", record.epsilons), ("cohort", record.cohort)):
+                if len(values) != len(plan.groups):
+                    raise InputError(f"expected {what} to list {len(plan.groups)} groups in {where}, got {values!r}")
+        if not records:
+            raise InputError(f"expected at least one record in {name!r}, got none: gdpfed resume {name}")
+        rounds = [record.round_number for record in records]
+        if rounds != sorted(set(rounds)) or rounds[0] < 1 or rounds[-1] > plan.num_rounds:
+            raise InputError(f"expected records of rising rounds up to {plan.num_rounds} in {name!r}: it was edited")
+        if not self.is_finished:
+            return records
+        if rounds[-1] != plan.num_rounds:
+            raise InputError(
+                f"expected a record of round {plan.num_rounds} in {name!r}, which is finished, got {rounds[-1]} as the "
+                f"last: records.jsonl is damaged"
+            )
+        planned = [group.epsilon_release for group in plan.groups]
+        if not np.allclose(records[-1].epsilons, planned, rtol=1e-6, atol=0.0):
+            raise InputError(
+                f"expected the last record of {name!r} to have spent what its plan says, got other epsilons: "
+                f"records.jsonl or plan.toml was edited"
+            )
+        return records
 
     def append_record(self, record: Record) -> None:
         """Adds a line to records.jsonl."""
         self._append("records.jsonl", record.to_line())
 
-    def append_timing(self, timing: dict[str, Any]) -> None:
+    def append_timing(self, timing: Mapping[str, Any]) -> None:
         """Adds a line to timing.jsonl."""
-        self._append("timing.jsonl", json.dumps(timing) + "\n")
+        self._append("timing.jsonl", json.dumps(timing, allow_nan=False) + "\n")
 
     def _append(self, name: str, line: str) -> None:
         path = self.path / name
-        with _explained(path), path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}; {_ADVICE}") from None
 
-    def save_checkpoint(self, state: TrainingState) -> None:
+    def save_checkpoint(self, state: "TrainingState") -> None:
         """The state after a round."""
-        average = {} if state.average is None else {"average": state.average}
-        content = _safetensors().save(
-            {
-                "parameters": state.parameters,
-                "participations": torch.from_numpy(state.participations),
-                **average,
-            },
-            metadata=_metadata(round=state.round_number, plan=plan_hash(self.plan)),
-        )
-        _replace(self.path / "checkpoint.safetensors", content)
+        import torch
 
-    def load_checkpoint(self) -> TrainingState | None:
+        tensors = {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)}
+        if state.average is not None:
+            tensors["average"] = state.average
+        content = _safetensors(tensors, round=state.round_number, plan=plan_hash(self.plan))
+        # Its name is durable, too: after it a deployment forgets the round's sums.
+        write_whole(self.path / "checkpoint.safetensors", content, durable=True, advice=_ADVICE)
+
+    def load_checkpoint(self) -> "TrainingState | None":
         """The last saved state, or None; records beyond it are dropped."""
         path = self.path / "checkpoint.safetensors"
         if not path.is_file():
-            self._drop_records(0)
+            self._drop_records(after=0)
             return None
         from safetensors import SafetensorError, safe_open
+
+        from gdpfed.training.rounds import TrainingState
 
         try:
             with safe_open(str(path), framework="pt") as file:
@@ -157,7 +225,7 @@ class RunFolder:
                 f"{str(path)!r} is a checkpoint of another plan: restore plan.toml, or start a run in a new folder"
             )
         round_number = int(metadata["round"])
-        self._drop_records(round_number)
+        self._drop_records(after=round_number)
         return TrainingState(
             round_number=round_number,
             parameters=parameters,
@@ -165,11 +233,11 @@ class RunFolder:
             average=average,
         )
 
-    def _drop_records(self, rounds: int) -> None:
-        kept = [record for record in self.records() if record["round"] <= rounds]
+    def _drop_records(self, *, after: int) -> None:
         path = self.path / "records.jsonl"
         if path.is_file():
-            _replace(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept).encode())
+            kept = [record.to_line() for record in self.records() if record.round_number <= after] if after else []
+            write_whole(path, "".join(kept).encode(), advice=_ADVICE)
 
     def event_writer(self, rounds: int) -> Any:
         """A TensorBoard writer that goes on after ``rounds``."""
@@ -179,32 +247,29 @@ class RunFolder:
             raise MissingExtraError(package="tensorboard", extra="torch", purpose="writing events") from None
         return SummaryWriter(str(self.path / "events"), purge_step=rounds + 1 if rounds else None)
 
-    def save_model(self, names: list[str], tensors: list[torch.Tensor]) -> None:
+    def save_model(self, names: Sequence[str], tensors: Sequence["Tensor"]) -> None:
         """The final model, by parameter name."""
-        content = _safetensors().save(
-            {name: tensor.contiguous() for name, tensor in zip(names, tensors, strict=True)},
-            metadata=_metadata(plan=plan_hash(self.plan), seed=self.seed, stamp=self.stamp),
-        )
-        _replace(self.path / "model.safetensors", content)
+        named = {name: tensor.contiguous() for name, tensor in zip(names, tensors, strict=True)}
+        content = _safetensors(named, plan=plan_hash(self.plan), seed=self.seed, stamp=self.stamp)
+        write_whole(self.path / "model.safetensors", content, advice=_ADVICE)
 
 
 def create_run(
     path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None, stamp: str = STAMP
 ) -> RunFolder:
     """A new folder, with everything that is fixed before the first round; ``stamp`` says what kind of run it is."""
+    import torch
+
     if (path / "run.toml").exists():
-        raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another --out")
-    with _explained(path):
+        raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another folder")
+    try:
         path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {str(path)!r}: {error.strerror or error}; choose another") from None
+    files = {}
     if task.budgets.clients is not None:
-        task = _with_own_budgets(path, task)
-    # What is fixed here is not enough to go on with a deployment: its nodes are.
-    way = f"gdpfed resume {path.name}\n# seed = {seed}"
-    if stamp != STAMP:
-        way = "flwr run, with the server's home (docs/deployment.md)\n"
-        way += "# What each client trains with is its own: learning_rate, local_steps and [training] say nothing of it."
-    header = f"# A gdpfed run. {stamp}.\n# Go on: {way}\n"
-    save_plan(plan, path / "plan.toml")
+        files["budgets.csv"] = _budgets_csv(task)
+        task = dataclasses.replace(task, budgets_source="budgets.csv")
     versions = {
         "gdpfed": gdpfed.__version__,
         "python": platform.python_version(),
@@ -214,40 +279,79 @@ def create_run(
         "seed": seed,
         "stamp": stamp,
     }
-    _replace(path / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
+    files["versions.json"] = json.dumps(versions, indent=2) + "\n"
     if ledger is not None:
-        _replace(path / "ledger.json", ledger.as_json().encode())
-    _replace(path / "run.toml", (header + task_to_toml(task)).encode())
-    return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp)
+        files["ledger.json"] = ledger.as_json()
+    # What is fixed here is not enough to go on with a deployment: its nodes are.
+    way = f"gdpfed resume {path.name}\n# seed = {seed}"
+    if task.training.dataset == OWN_DATA:
+        way = f"call gdpfed.train again, with this folder\n# seed = {seed}"
+    if stamp != STAMP:
+        way = "flwr run, with the server's home (docs/deployment.md)\n"
+        way += "# What each client trains with is its own: learning_rate, local_steps and [training] say nothing of it."
+    # Last, because a folder that has it is a run.
+    files["run.toml"] = f"# A gdpfed run. {stamp}.\n# Go on: {way}\n{task_to_toml(task)}"
+    save_plan(plan, path / "plan.toml")
+    for name, text in files.items():
+        write_whole(path / name, text.encode(), advice=_ADVICE)
+    return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp, versions=versions)
 
 
-def _with_own_budgets(path: Path, task: Task) -> Task:
-    import dataclasses
-    import io
-
+def _budgets_csv(task: Task) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     budgets = task.budgets
     # Given groups are part of the budgets: without them the plan's members could not be found again.
     writer.writerow(["client", "epsilon", "delta", *(["group"] if budgets.groups is not None else [])])
-    for place, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
-        group = [] if budgets.groups is None else [budgets.groups[place]]
+    for client, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
+        group = [] if budgets.groups is None else [budgets.groups[client]]
         own = "" if np.isnan(delta) else repr(float(delta))
-        writer.writerow([budgets.label(place), repr(float(epsilon)), own, *group])
-    _replace(path / "budgets.csv", text.getvalue().encode())
-    return dataclasses.replace(task, budgets_source="budgets.csv")
+        writer.writerow([budgets.label(client), repr(float(epsilon)), own, *group])
+    return text.getvalue()
 
 
-def open_run(path: Path) -> RunFolder:
-    """Reads a run folder; its plan is verified."""
-    if not (path / "run.toml").is_file() or not (path / "versions.json").is_file():
+def open_run(path: Path, *, read_plan: Callable[[Path], Plan] = load_plan) -> RunFolder:
+    """Reads a run folder; its plan is verified, by ``read_plan``."""
+    if not (path / "run.toml").is_file():
         raise InputError(f"expected a run folder (with run.toml), got {str(path)!r}: gdpfed train makes one")
-    versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    try:
+        versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        versions = None
+    if not isinstance(versions, dict) or not isinstance(versions.get("seed"), int):
+        raise InputError(
+            f"expected a run folder whose versions.json states its seed, got {str(path)!r}: gdpfed train makes one"
+        )
     return RunFolder(
         path=path,
         task=load_task(str(path / "run.toml")),
-        plan=load_plan(path / "plan.toml"),
-        seed=int(versions["seed"]),
+        plan=read_plan(path / "plan.toml"),
+        seed=versions["seed"],
         ledger=read_link(path / "ledger.json"),
-        stamp=str(versions.get("stamp", STAMP)),
+        stamp=weakest_stamp([versions.get("stamp")]),
+        versions=versions,
     )
+
+
+def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """The runs in these folders, or one level below them, each once."""
+    folders: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
+        if not inside:
+            raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
+        folders += inside
+    resolved = [folder.resolve() for folder in folders]
+    for index, folder in enumerate(resolved):
+        if folder in resolved[:index]:
+            raise InputError(f"expected every run once, got {str(folders[index])!r} twice: name it once")
+    # Seeds share a plan, and verifying it takes time: once for each text.
+    verified: dict[str, Plan] = {}
+
+    def read_plan(path: Path) -> Plan:
+        text = read_toml(path)
+        if text not in verified:
+            verified[text] = plan_from_toml(text, source=str(path))
+        return verified[text]
+
+    return [open_run(folder, read_plan=read_plan) for folder in folders]

@@ -1,7 +1,7 @@
 """One evaluated round, as a line of records.jsonl: the only type, written by the loop and read by everybody.
 
-Place: between the loop and whoever reads runs; needs no torch. What nobody knows is None: of a deployment, who took
-part, and how many updates were clipped.
+Place: between the loop and whoever reads runs; needs no torch. What nobody knows is None: of a deployment, how many
+updates were clipped or dropped.
 
 Guarantees (tests of the same name):
   a_record_comes_back          the same record from its own line, and the same line again.
@@ -10,7 +10,8 @@ Guarantees (tests of the same name):
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gdpfed.errors import InputError
@@ -38,7 +39,7 @@ class Record:
     update_norm: float
     vanished: int = 0
     by_budget: tuple[float, ...] = ()
-    device: str = field(default="cpu")
+    device: str = "cpu"
 
     def to_line(self) -> str:
         """As JSON, with a line's end. What is usual is left out, so that lines stay as they were."""
@@ -63,31 +64,72 @@ class Record:
         """Reads what `to_line` wrote; InputError with ``where`` otherwise."""
         try:
             content = json.loads(line)
-            record = cls(
-                round_number=_whole(content["round"]),
-                accuracy=_number(content["accuracy"]),
-                loss=_number(content["loss"]),
-                epsilons=tuple(math.inf if value is None else _number(value) for value in content["epsilons"]),
-                cohort=tuple(_whole(count) for count in content["cohort"]),
-                clipped=None if content["clipped"] is None else _whole(content["clipped"]),
-                dropped=None if content["dropped"] is None else _whole(content["dropped"]),
-                update_norm=_number(content["update_norm"]),
-                vanished=_whole(content.get("vanished", 0)),
-                by_budget=tuple(_number(value) for value in content.get("by_budget", ())),
-                device=str(content.get("device", "cpu")),
-            )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"expected a record of a round in {where}, got {line[:80]!r} ({error})") from None
-        return record
+        except (ValueError, RecursionError):
+            raise InputError(f"expected a record in {where}, got {line[:80]!r}") from None
+        return cls.from_json(content, where=where)
+
+    @classmethod
+    def from_json(cls, content: object, *, where: str = "a record") -> "Record":
+        """Reads the parsed content of a line."""
+        if not isinstance(content, dict):
+            raise InputError(f"expected a record in {where}, got {str(content)[:80]!r}")
+        values = {}
+        for name, (read, kind) in _FIELDS.items():
+            if name not in content:
+                if name in _USUAL:
+                    continue
+                names = ", ".join(content) or "none"
+                raise InputError(f"expected a field {name!r} in {where}, got {names}: was it edited?")
+            try:
+                values[name] = read(content[name])
+            except (TypeError, OverflowError):
+                raise InputError(f"expected {kind} as {name} in {where}, got {content[name]!r}") from None
+        return cls(round_number=values.pop("round"), **values)
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TypeError(f"{value!r} is not a number")
+    # Beyond this, sums of a few would be infinite.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:
+        raise TypeError
     return float(value)
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is not a count")
+def _length(value: object) -> float:
+    if _number(value) < 0:
+        raise TypeError
+    return _number(value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**15:
+        raise TypeError
     return value
+
+
+def _known_count(value: object) -> int | None:
+    return None if value is None else _count(value)
+
+
+def _epsilon(value: object) -> float:
+    return math.inf if value is None else _length(value)
+
+
+def _each(read: Callable[[object], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda values: tuple(read(value) for value in values)
+
+
+# How each field of a line is read, and what is expected of it.
+_FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "round": (_count, "a count"),
+    "accuracy": (_number, "a number"),
+    "loss": (_number, "a number"),
+    "epsilons": (_each(_epsilon), "numbers from 0"),
+    "cohort": (_each(_count), "counts"),
+    "clipped": (_known_count, "a count, or null,"),
+    "dropped": (_known_count, "a count, or null,"),
+    "update_norm": (_length, "a number from 0"),
+    "vanished": (_count, "a count"),
+    "by_budget": (_each(_number), "numbers"),
+    "device": (str, "a name"),
+}
+_USUAL = ("vanished", "by_budget", "device")

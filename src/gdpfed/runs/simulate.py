@@ -25,9 +25,9 @@ from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
-from gdpfed.privacy.accountant import epsilon_bound
+from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import RunFolder
+from gdpfed.runs.folder import OWN_DATA, RunFolder
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
@@ -49,20 +49,9 @@ from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates
 from gdpfed.training.sampling import poisson
 
-__all__ = [
-    "Simulation",
-    "charged_to",
-    "dealt_groups",
-    "dealt_order",
-    "prepare",
-    "run_simulation",
-    "simulate",
-    "spent_so_far",
-]
+__all__ = ["Simulation", "charged_to", "dealt_groups", "dealt_order", "prepare", "run_simulation", "simulate"]
 
 _EVALUATION_BATCH = 250
-# No data set has this name: that of runs whose data are a caller's own.
-OWN_DATA = "own"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,27 +138,6 @@ class Simulation:
             return ()
         there = np.bincount(self.test_labels.numpy(), minlength=len(correct))
         return tuple(float(value) for value in 100 * self.label_mix @ (correct / np.maximum(there, 1)))
-
-
-def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
-    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy."""
-    if not plan.is_private:
-        return (math.inf,) * len(plan.groups)
-    if rounds == 0:
-        return (0.0,) * len(plan.groups)
-    if rounds == plan.num_rounds:
-        return tuple(group.epsilon_release for group in plan.groups)
-    return tuple(
-        min(
-            epsilon_bound(
-                dataclasses.replace(plan.mechanism(group), num_rounds=rounds),
-                delta=group.delta,
-                accountant=plan.accountant,
-            ),
-            group.epsilon_release,
-        )
-        for group in plan.groups
-    )
 
 
 def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[IntArray]:
@@ -337,7 +305,7 @@ def charged_to(
 def _board(folder: RunFolder) -> Iterator[Watcher]:
     """Writes what was evaluated for TensorBoard."""
     records = folder.records()
-    writer = folder.event_writer(records[-1]["round"] if records else 0)
+    writer = folder.event_writer(records[-1].round_number if records else 0)
 
     def draw(progress: Progress) -> None:
         rounds = progress.state.round_number

@@ -21,6 +21,7 @@ from gdpfed.ledger.book import Ledger
 from gdpfed.planning.people import check_budgets
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import save_plan
+from gdpfed.runs.folder import is_finished
 from gdpfed.runs.link import read_link
 
 __all__ = ["enrol", "give_up", "set_plan"]
@@ -39,7 +40,7 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
         announcement = Announcement.from_json(text)
         if announcement not in listed:
             listed.append(announcement)
-    if len(listed) > before and home.run_path.exists() and not _is_finished(home.run_path):
+    if len(listed) > before and home.run_path.exists() and not is_finished(home.run_path):
         raise InputError(
             f"{str(home.run_path)!r} is not finished, and its terms name the enrolment as it is: let it end first, or "
             f"give it up (gdpfed flower give-up)"
@@ -76,7 +77,7 @@ def set_plan(
     home = ServerHome(server_home)
     budgets = home.enrolment.budgets
     check_budgets(plan, budgets, default_delta=budgets.default_delta)
-    if home.run_path.exists() and not _is_finished(home.run_path):
+    if home.run_path.exists() and not is_finished(home.run_path):
         raise InputError(f"{str(home.run_path)!r} is not finished: let it end, or give it up (gdpfed flower give-up)")
     run = f"{name}-{secrets.token_hex(6)}"
     save_plan(plan, home.plan_path)
@@ -96,7 +97,7 @@ def give_up(server_home: str | Path) -> str:
     What it charged stays spent. Nodes that joined it keep its whole plan charged in their own ledgers.
     """
     home = ServerHome(server_home)
-    if _is_finished(home.run_path):
+    if is_finished(home.run_path):
         raise InputError(f"{str(home.run_path)!r} is finished: there is nothing to give up; set the next plan")
     run = _run_in(home.run_path) or home.run_name
     with Ledger.open(home.ledger_path) as ledger:
@@ -106,10 +107,6 @@ def give_up(server_home: str | Path) -> str:
     if home.run_path.exists():
         _move_aside(home, "-given-up")
     return run
-
-
-def _is_finished(run_path: Path) -> bool:
-    return (run_path / "model.safetensors").is_file()
 
 
 def _move_aside(home: ServerHome, suffix: str) -> None:

@@ -1,0 +1,33 @@
+"""What a plan has spent before its last round.
+
+Place: beside the plan, for runs that are under way or were stopped.
+"""
+
+import dataclasses
+import math
+
+from gdpfed.planning.plan import Plan
+from gdpfed.privacy.accountant import epsilon_bound
+
+__all__ = ["spent_so_far"]
+
+
+def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
+    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy."""
+    if not plan.is_private:
+        return (math.inf,) * len(plan.groups)
+    if rounds == 0:
+        return (0.0,) * len(plan.groups)
+    if rounds == plan.num_rounds:
+        return tuple(group.epsilon_release for group in plan.groups)
+    return tuple(
+        min(
+            epsilon_bound(
+                dataclasses.replace(plan.mechanism(group), num_rounds=rounds),
+                delta=group.delta,
+                accountant=plan.accountant,
+            ),
+            group.epsilon_release,
+        )
+        for group in plan.groups
+    )

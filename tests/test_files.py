@@ -1,0 +1,27 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gdpfed.errors import InputError
+from gdpfed.files import check_writable, write_whole
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "report.html"
+    write_whole(target, b"before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match=r"No space left on device; nothing was changed"):
+        write_whole(target, b"after")
+    assert target.read_bytes() == b"before"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    with pytest.raises(InputError, match="which is a folder"):
+        check_writable(tmp_path)
+    with pytest.raises(InputError, match="make it first"):
+        check_writable(tmp_path / "no" / "report.html")
