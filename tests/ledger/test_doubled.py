@@ -83,7 +83,7 @@ def test_without_names_somebody_says_so(shelf: Path) -> None:
     with Ledger.create(shelf / "book") as ledger:
         ledger.add_population("a", counted)
         for budgets in (counted, named(("ana",)), named(("0",))):
-            with pytest.raises(PrivacyError, match=r"'b' and 'a' cannot be compared.*--other-people"):
+            with pytest.raises(PrivacyError, match=r"'b' and 'a' cannot be compared.*other_people"):
                 ledger.add_population("b", budgets)
         ledger.add_population("b", named(("0",)), other_people=True)
         with pytest.raises(PrivacyError, match="'c' and 'a', 'b' cannot be compared"):

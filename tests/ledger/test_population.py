@@ -57,15 +57,15 @@ def test_labels_find_clients() -> None:
     names = ("ana", "ben", "cy")
     budgets = Budgets(epsilons=np.array([1.0, 2.0, 3.0]), deltas=np.full(3, 1e-5), clients=names)
     named = Population("named", packed_budgets(budgets, 1e-5))
-    assert named.places(["cy", "ana"]).tolist() == [2, 0]
+    assert named.indices(["cy", "ana"]).tolist() == [2, 0]
     assert named.label(1) == "ben"
     with pytest.raises(InputError, match=r"no client 'bem'.*did you mean 'ben'"):
-        named.places(["ana", "bem"])
+        named.indices(["ana", "bem"])
     counted = Population("counted", packed_budgets(parse_compact("3@1"), 1e-5))
-    assert counted.places(["2"]).tolist() == [2]
+    assert counted.indices(["2"]).tolist() == [2]
     for unknown in ("3", "-1", "x"):
         with pytest.raises(InputError, match="no client"):
-            counted.places([unknown])
+            counted.indices([unknown])
     with pytest.raises(InputError, match="line breaks"):
         packed_budgets(Budgets(epsilons=np.ones(1), deltas=np.full(1, 0.1), clients=("a\nb",)), 0.1)
 

@@ -47,5 +47,5 @@ def test_an_edited_receipt_is_refused(shelf: Path) -> None:
     with pytest.raises(InputError, match="expected a receipt"):
         check_receipt({"statement": {}})
     (shelf / "book.key").unlink()
-    with pytest.raises(InputError, match="--key"):
+    with pytest.raises(InputError, match="key_file"):
         receipt(Ledger.read(shelf / "book"), "people", "1")

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.doubled import check_single
 from gdpfed.ledger.population import Population
-from gdpfed.ledger.spend import Budget, History, fits, merged, rounds_that_fit, spent, strictest
+from gdpfed.ledger.spend import Budget, History, fits, rounds_that_fit, spent, strictest
 from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
-from gdpfed.privacy.accountant import SampledGaussian
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["check_admission", "check_extension", "limit_of", "one_more_fits", "rounds_left"]
@@ -44,10 +43,9 @@ def _parts(state: LedgerState, population: Population, assignment: NDArray[np.in
     width = int(assignment.max(initial=0)) + 1
     pairs = population.class_of[entering].astype(np.int64) * width + assignment[entering]
     order = np.argsort(pairs, kind="stable")
-    found, starts = np.unique(pairs[order], return_index=True)
-    ends = np.append(starts[1:], len(order))
-    for pair, start, end in zip(found.tolist(), starts, ends, strict=True):
-        clients = entering[order[start:end]]
+    distinct, starts = np.unique(pairs[order], return_index=True)
+    for pair, members in zip(distinct.tolist(), np.split(order, starts[1:]), strict=False):
+        clients = entering[members]
         yield _Part(
             group=pair % width,
             history=state.promised(population, pair // width),
@@ -56,49 +54,31 @@ def _parts(state: LedgerState, population: Population, assignment: NDArray[np.in
         )
 
 
-def _events(plan: Plan, group: int, num_rounds: int) -> list[SampledGaussian]:
-    planned = plan.groups[group]
-    if num_rounds == 0:
-        return []
-    return [
-        SampledGaussian(
-            noise_multiplier=planned.noise_multiplier, sampling_rate=planned.sampling_rate, num_rounds=num_rounds
-        )
-    ]
-
-
 def check_admission(
     state: LedgerState, population: Population, plan: Plan, assignment: NDArray[np.int16], *, run: str
 ) -> None:
     """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
     spent and are promised."""
     check_single(state, population)
+    mechanisms = [plan.mechanism(group) for group in plan.groups]
     over = [
         part
         for part in _parts(state, population, assignment)
-        if not fits([*part.history, *_events(plan, part.group, plan.num_rounds)], part.budgets)
+        if not fits([*part.history, mechanisms[part.group]], part.budgets)
     ]
     if not over:
         return
-    allowed = plan.num_rounds
-    worst = over[0]
+    allowed, worst = plan.num_rounds, over[0]
     for part in over:
-        group = plan.groups[part.group]
-        count = rounds_that_fit(
-            part.history,
-            noise_multiplier=group.noise_multiplier,
-            sampling_rate=group.sampling_rate,
-            budgets=part.budgets,
-            at_most=allowed,
-        )
+        count = rounds_that_fit(part.history, mechanisms[part.group], budgets=part.budgets, at_most=allowed)
         if count < allowed:
             allowed, worst = count, part
     epsilon, delta = worst.budgets[0]
     before = spent(worst.history, delta=delta)
     holding = [
-        found.name
-        for found in state.runs.values()
-        if found.population is population and any(found.held(group) for group in range(len(found.charged)))
+        other.name
+        for other in state.runs_of(population)
+        if any(other.held(group) for group in range(len(other.charged)))
     ]
     held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
     raise ExhaustedError(
@@ -113,31 +93,24 @@ def check_admission(
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
     """Raises ExhaustedError unless so many rounds in all keep the budgets of the run's clients."""
     check_single(state, run.population)
-    left = {
-        group: _fitting(state, run, group, at_most=max(num_rounds - run.charged[group], 0))
-        for group in range(len(run.charged))
-    }
-    for group, count in left.items():
-        if run.charged[group] + count < num_rounds:
-            total = run.charged[group] + count
+    for group, charged in enumerate(run.charged):
+        count = _fitting(state, run, group, at_most=max(num_rounds - charged, 0))
+        if charged + count < num_rounds:
             raise ExhaustedError(
                 f"run {run.name!r} cannot be extended to {num_rounds} rounds: {run.plan.groups[group].name!r} has "
-                f"budget for {total}; {count} more than the {run.charged[group]} that were charged",
+                f"budget for {charged + count}; {count} more than the {charged} that were charged",
                 rounds_left=count,
             )
 
 
 def _fitting(state: LedgerState, run: Run, group: int, *, at_most: int) -> int:
     """How many more charges of a group keep all budgets."""
-    population = run.population
-    planned = run.plan.groups[group]
     most = at_most
-    for number in population.classes_in(run.name, group):
+    for number in run.population.classes_in(run.name, group):
         most = rounds_that_fit(
-            state.promised(population, number, without=(run.name, group)),
-            noise_multiplier=planned.noise_multiplier,
-            sampling_rate=planned.sampling_rate,
-            budgets=population.strictest_of(number),
+            state.promised(run.population, number, without=(run.name, group)),
+            run.plan.mechanism(run.plan.groups[group]),
+            budgets=run.population.strictest_of(number),
             at_most=most,
         )
     return most
@@ -155,15 +128,13 @@ def limit_of(state: LedgerState, run: Run, group: int) -> int:
 
 def one_more_fits(state: LedgerState, run: Run, group: int) -> bool:
     """Whether one charge beyond what the run holds keeps every budget."""
-    population = run.population
+    more = run.event(group, run.held(group) + 1)
     return all(
         fits(
-            merged(
-                [*state.promised(population, number, without=(run.name, group)), *run.event(group, run.held(group) + 1)]
-            ),
-            population.strictest_of(number),
+            [*state.promised(run.population, number, without=(run.name, group)), *more],
+            run.population.strictest_of(number),
         )
-        for number in population.classes_in(run.name, group)
+        for number in run.population.classes_in(run.name, group)
     )
 
 

@@ -13,13 +13,13 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gdpfed.errors import InputError, suggestion
+from gdpfed.files import whole_file
 from gdpfed.ledger.book import Ledger
-from gdpfed.ledger.private_file import private_file
 from gdpfed.ledger.status import client_statuses, run_history, run_status
 
 __all__ = ["CONTENTS", "Content", "as_json", "export"]
@@ -47,13 +47,8 @@ def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, An
                 yield {"population": population.name, **as_json(client)}
     elif content in ("charges", "status"):
         for run in state.runs.values():
-            found: Iterable[Any] = (
-                run_history(state, run, ledger.store.rows, points=points)
-                if content == "charges"
-                else run_status(state, run)
-            )
-            for part in found:
-                yield as_json(part)
+            charges = run_history(state, run, ledger.store.rows, points=points) if content == "charges" else None
+            yield from map(as_json, run_status(state, run) if charges is None else charges)
     else:
         raise InputError(f"expected one of {', '.join(CONTENTS)}, got {content!r}{suggestion(content, CONTENTS)}")
 
@@ -64,7 +59,7 @@ def export(ledger: Ledger, content: str, path: Path, *, points: int = 10) -> int
     if kind not in (".json", ".csv"):
         raise InputError(f"expected a file name that ends in .json or .csv, got {path.name!r}")
     records = list(_records(ledger, content, points))
-    with private_file(path) as file:
+    with whole_file(path, private=True) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         if kind == ".json":
             about = {"ledger": ledger.state.about["id"], "head": [len(ledger.store.rows), ledger.store.last_hash]}

@@ -60,14 +60,14 @@ def remaining_epsilon(history: History, budgets: tuple[Budget, ...], *, sampling
 
 def _alike(population: Population, members: IntArray) -> Iterator[IntArray]:
     """Members of a class in parts of equal epsilon; of neighbouring ones where there are many."""
-    values, place = np.unique(population.epsilons[members], return_inverse=True)
-    part = place * min(len(values), _MOST_PARTS) // len(values)
+    values, inverse = np.unique(population.epsilons[members], return_inverse=True)
+    part = inverse * min(len(values), _MOST_PARTS) // len(values)
     for number in np.unique(part):
         yield members[part == number]
 
 
 def plan_the_rest(
-    state: LedgerState, population: Population, settings: PlanSettings, *, places: NDArray[np.int64] | None = None
+    state: LedgerState, population: Population, settings: PlanSettings, *, clients: IntArray | None = None
 ) -> tuple[Plan, NDArray[np.int16]]:
     """A plan with ``settings`` (its rounds are those that are left) for the clients that have budget left, and each
     client's group (-1: left out), ready for `Ledger.start_run`.
@@ -75,8 +75,8 @@ def plan_the_rest(
     Close the run that it replaces first: rounds that an open run holds are not there to be planned.
     """
     taking_part = ~population.has_left
-    if places is not None:
-        taking_part &= np.isin(np.arange(len(population)), places)
+    if clients is not None:
+        taking_part &= np.isin(np.arange(len(population)), clients)
     epsilons = np.zeros(len(population))
     for number in np.unique(population.class_of[taking_part]).tolist():
         for members in _alike(population, np.flatnonzero((population.class_of == number) & taking_part)):

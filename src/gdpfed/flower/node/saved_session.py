@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import sync_folder
 from gdpfed.flower.shared.homes import write_durably
-from gdpfed.ledger.journal import sync_folder
 
 __all__ = ["Saved", "SavedSessions"]
 

@@ -36,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import sync_folder
 from gdpfed.flower.server.ledger_mark import check_ledger_mark, write_ledger_mark
 from gdpfed.flower.server.released import Kept, KeptSums
 from gdpfed.flower.server.standings import Standings
@@ -48,7 +49,6 @@ from gdpfed.flower.shared.vectors import ModelShape
 from gdpfed.flower.shared.wire import pack
 from gdpfed.ledger.book import Charge, Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.journal import sync_folder
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan_file import plan_hash, plan_to_toml
 from gdpfed.planning.settings import PlanSettings

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gdpfed.ledger.journal import private_opener
+from gdpfed.files import private_opener
 
 __all__ = ["EVENTS", "Events", "events_into", "no_events"]
 

@@ -33,10 +33,10 @@ import tomli_w
 
 from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import private_opener, sync_folder
 from gdpfed.flower.shared.deployment_settings import DeploymentSettings, settings_from_toml, settings_to_toml
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
 from gdpfed.ledger.book import Ledger
-from gdpfed.ledger.journal import private_opener, sync_folder
 from gdpfed.planning.people import check_budgets
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, save_plan
@@ -405,7 +405,7 @@ def _into_ledger(ledger: Ledger, enrolment: Enrolment) -> None:
     if POPULATION not in ledger.state.populations:
         ledger.add_population(POPULATION, enrolment.budgets)
         return
-    known = set(ledger.state.population(POPULATION).places_by_label)
+    known = set(ledger.state.population(POPULATION).index_by_label)
     missing = [client for client in enrolment.clients if client.name not in known]
     if missing:
         added = Enrolment(server=enrolment.server, clients=tuple(missing))
