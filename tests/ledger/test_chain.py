@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import PrivacyError
-from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following, pack, pack_indices, unpack, unpack_indices
+from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following, pack, pack_sample, unpack, unpack_sample
 
 
 def chain(length: int = 6) -> list[Row]:
@@ -51,9 +51,9 @@ def test_arrays_come_back(kind: type) -> None:
         assert back.dtype == values.dtype
         np.testing.assert_array_equal(back, values)
     for places in ([], [0], [0, 1, 2, 70_000], [5, 6, 200_000]):
-        assert unpack_indices(pack_indices(np.array(places, dtype=np.int64))).tolist() == places
+        assert unpack_sample(pack_sample(np.array(places, dtype=np.int64))).tolist() == places
     for wrong in ([1, 1], [2, 1], [-1, 4]):
         with pytest.raises(PrivacyError, match="once, in increasing order"):
-            pack_indices(np.array(wrong))
+            pack_sample(np.array(wrong))
     with pytest.raises(PrivacyError, match="edited"):
         unpack("<i4:!!!")

@@ -33,7 +33,6 @@ def doubled(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     def make(*, shared: int = 2, play: tuple[str, ...] = ("a", "b")) -> Path:
         with monkeypatch.context() as earlier:
             earlier.setattr(writing, "check_new_clients", lambda *_, **__: None)
-            earlier.setattr(writing, "check_single", lambda *_: None)
             earlier.setattr("gdpfed.ledger.admission.check_single", lambda *_: None)
             with Ledger.create(shelf / "book") as ledger:
                 ledger.add_population("a", named())

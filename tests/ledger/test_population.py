@@ -6,7 +6,7 @@ import pytest
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.population import Population, packed_budgets
-from gdpfed.ledger.state import replayed
+from gdpfed.ledger.state import LedgerState
 from gdpfed.privacy.budgets import Budgets, parse_compact
 from tests.ledger.books import DELTA, book, play, start
 
@@ -76,7 +76,7 @@ def test_who_joins_gets_no_laxer_delta(shelf: Path) -> None:
             ledger.add_population("people", budgets, **given)
             own = Budgets(epsilons=np.ones(2), deltas=np.array([np.nan, 0.3]), clients=None)
             places = ledger.join("people", own)
-            state = replayed(ledger.store.rows)
+            state = LedgerState(ledger.store.rows)
             assert state.population("people").default_delta == ledger.state.population("people").default_delta
             return state.population("people").deltas[places].tolist()
 

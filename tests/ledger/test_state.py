@@ -7,7 +7,7 @@ from gdpfed.errors import PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.chain import following
 from gdpfed.ledger.spend import spent
-from gdpfed.ledger.state import replayed
+from gdpfed.ledger.state import LedgerState
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.privacy.cache import forget_memory
 from tests.ledger.books import DELTA, TWO, book, plan_for, play, start
@@ -59,7 +59,7 @@ def test_groups_are_fixed_in_a_run(shelf: Path) -> None:
         content = {"run": "run", "clients": rows[-1].content["clients"], "group": "group 2"}
         forged = following(rows[-1].hash, len(rows) + 1, "enrol", content)
         with pytest.raises(PrivacyError, match=rf"row {forged.number} \(enrol\) cannot follow.*cannot move"):
-            replayed([*rows, forged])
+            LedgerState([*rows, forged])
 
 
 def test_the_cap_is_kept(shelf: Path) -> None:
@@ -86,4 +86,4 @@ def test_rows_out_of_place_are_refused(shelf: Path) -> None:
         rows = ledger.store.rows
         for kind in ("nothing", "ledger", "charge"):
             with pytest.raises(PrivacyError, match=rf"row 3 \({kind}\)"):
-                replayed([*rows, following(rows[-1].hash, 3, kind, {})])
+                LedgerState([*rows, following(rows[-1].hash, 3, kind, {})])

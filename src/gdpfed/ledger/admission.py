@@ -25,7 +25,7 @@ from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["check_admission", "check_extension", "limit_of", "one_more_fits", "rounds_left"]
+__all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +60,18 @@ def check_admission(
     """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
     spent and are promised."""
     check_single(state, population)
-    mechanisms = [plan.mechanism(group) for group in plan.groups]
-    over = [
-        part
-        for part in _parts(state, population, assignment)
-        if not fits([*part.history, mechanisms[part.group]], part.budgets)
-    ]
-    if not over:
+    allowed, worst = plan.num_rounds, None
+    for part in _parts(state, population, assignment):
+        mechanism = plan.mechanism(plan.groups[part.group])
+        if not fits([*part.history, mechanism], part.budgets):
+            count = rounds_that_fit(part.history, mechanism, budgets=part.budgets, at_most=allowed)
+            if worst is None or count < allowed:
+                allowed, worst = count, part
+    if worst is None:
         return
-    allowed, worst = plan.num_rounds, over[0]
-    for part in over:
-        count = rounds_that_fit(part.history, mechanisms[part.group], budgets=part.budgets, at_most=allowed)
-        if count < allowed:
-            allowed, worst = count, part
     epsilon, delta = worst.budgets[0]
     before = spent(worst.history, delta=delta)
-    holding = [
-        other.name
-        for other in state.runs_of(population)
-        if any(other.held(group) for group in range(len(other.charged)))
-    ]
+    holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
     held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
     raise ExhaustedError(
         f"run {run!r} would exceed budgets before its end: in {plan.groups[worst.group].name!r}, client "
@@ -116,31 +108,36 @@ def _fitting(state: LedgerState, run: Run, group: int, *, at_most: int) -> int:
     return most
 
 
-def limit_of(state: LedgerState, run: Run, group: int) -> int:
+def _limit(state: LedgerState, run: Run, group: int) -> int:
     """How many charges of a group, in all, keep every budget; computed where a budget or a member changed."""
     limit = run.limits[group]
     if limit is None:
-        left = _fitting(state, run, group, at_most=max(run.num_rounds - run.charged[group], 0))
-        limit = run.charged[group] + left
+        charged = run.charged[group]
+        limit = charged + _fitting(state, run, group, at_most=max(run.num_rounds - charged, 0))
         run.limits[group] = limit
     return limit
 
 
-def one_more_fits(state: LedgerState, run: Run, group: int) -> bool:
-    """Whether one charge beyond what the run holds keeps every budget."""
-    more = run.event(group, run.held(group) + 1)
-    return all(
-        fits(
-            [*state.promised(run.population, number, without=(run.name, group)), *more],
-            run.population.strictest_of(number),
+def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) -> None:
+    """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
+    check_single(state, run.population)
+    limit = _limit(state, run, group)
+    if run.charged[group] + pending < limit:
+        return
+    # Beyond what the run holds.
+    needed = run.held(group) + 1
+    if _fitting(state, run, group, at_most=needed) < needed:
+        raise ExhaustedError(
+            f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
+            f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
+            rounds_left=0,
         )
-        for number in run.population.classes_in(run.name, group)
-    )
+    run.limits[group] = limit + 1
 
 
 def rounds_left(state: LedgerState, run: Run) -> dict[str, int]:
     """For each group of an open run, how many of its remaining planned rounds it can still pay for."""
     return {
-        group.name: max(limit_of(state, run, number) - run.charged[number], 0) if run.is_open else 0
+        group.name: max(_limit(state, run, number) - run.charged[number], 0) if run.is_open else 0
         for number, group in enumerate(run.plan.groups)
     }

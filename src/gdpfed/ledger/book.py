@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 
 import gdpfed
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
-from gdpfed.ledger.chain import pack, pack_indices, unpack_indices
+from gdpfed.ledger.admission import check_admission, check_charge, check_extension
+from gdpfed.ledger.chain import pack, pack_sample, unpack_sample
 from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
-from gdpfed.ledger.doubled import check_new_clients, check_single
+from gdpfed.ledger.doubled import check_new_clients
 from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
-from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_entering, check_participants, replayed
+from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_entering, check_participants, checked_assignment
 from gdpfed.ledger.store import FaultPoint, Store, no_fault
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
@@ -58,7 +58,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.state: LedgerState = replayed(store.rows)
+        self.state = LedgerState(store.rows)
         self._num_applied = len(store.rows)
 
     @classmethod
@@ -185,14 +185,7 @@ class Ledger:
             )
         if not plan.is_private:
             raise PrivacyError(f"{plan.method} has no privacy: it would exceed every budget in its first round")
-        if len(assignment) != len(people):
-            raise InputError(
-                f"expected a group for each of {len(people)} clients of {population!r}, got {len(assignment)}"
-            )
-        given = np.asarray(assignment)
-        if not ((given >= -1) & (given < len(plan.groups))).all():
-            raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
-        groups = given.astype(np.int16)
+        groups = checked_assignment(np.asarray(assignment), people, plan)
         check_entering(people, groups)
         check_admission(self.state, people, plan, groups, run=name)
         content = {
@@ -281,38 +274,14 @@ class Ledger:
         following = next_attempt(running.attempts_of(round_number, number))
         if attempt is not None and attempt != following:
             raise PrivacyError(f"expected attempt {following} of round {round_number}, got {attempt}")
-        self._check_budget(running, number, pending=running.count("reserved", number))
+        check_charge(self.state, running, number, pending=running.count("reserved", number))
         return Attempt(run=run, round_number=round_number, attempt=following, group=group)
-
-    def _check_budget(self, run: Run, group: int, *, pending: int) -> None:
-        """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
-        check_single(self.state, run.population)
-        limit = limit_of(self.state, run, group)
-        if run.charged[group] + pending < limit:
-            return
-        if not one_more_fits(self.state, run, group):
-            raise ExhaustedError(
-                f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
-                f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
-                rounds_left=0,
-            )
-        run.limits[group] = limit + 1
 
     def _charge_entry(self, attempt: Attempt, participants: NDArray[Any]) -> Entry:
         run, group = self.state.run_and_group(attempt.run, attempt.group)
         taking_part = np.sort(np.asarray(participants, dtype=np.int64))
         check_participants(run, group, taking_part)
-        return "charge", {**attempt.address, "clients": pack_indices(taking_part)}
-
-    def _commit(self, attempt: Attempt, participants: NDArray[Any]) -> None:
-        run, group = self.state.run_and_group(attempt.run, attempt.group)
-        if not run.is_open:
-            # What it held is free again, and another run may have it.
-            raise PrivacyError(f"run {attempt.run!r} was closed after {attempt} was reserved: it cannot be charged")
-        entry = self._charge_entry(attempt, participants)
-        # Budgets may have been tightened since the reservation.
-        self._check_budget(run, group, pending=0)
-        self._write([entry])
+        return "charge", {**attempt.address, "clients": pack_sample(taking_part)}
 
     def _abort_reservations(self) -> None:
         """Whoever made them is gone: there is one writer."""
@@ -333,7 +302,7 @@ class Ledger:
             return None
         address = attempts[-1].address.items()
         charges = (row.content for row in reversed(self.store.rows) if row.kind == "charge")
-        return next(unpack_indices(content["clients"]) for content in charges if address <= content.items())
+        return next(unpack_sample(content["clients"]) for content in charges if address <= content.items())
 
 
 class Charge:
@@ -352,7 +321,14 @@ class Charge:
     def commit(self, participants: NDArray[Any]) -> None:
         """Charges every client of the group, durably; ``participants`` are the indices of those that were sampled."""
         moved(self.attempt, "charged")
-        self._ledger._commit(self._attempt, participants)
+        run, group = self._ledger.state.run_and_group(self._attempt.run, self._attempt.group)
+        if not run.is_open:
+            # What it held is free again, and another run may have it.
+            raise PrivacyError(f"run {run.name!r} was closed after {self._attempt} was reserved: it cannot be charged")
+        entry = self._ledger._charge_entry(self._attempt, participants)
+        # Budgets may have been tightened since the reservation.
+        check_charge(self._ledger.state, run, group)
+        self._ledger._write([entry])
 
     def publish(self, content_hash: str) -> None:
         """Says what was released. Again with the same hash changes nothing; with another raises PrivacyError."""

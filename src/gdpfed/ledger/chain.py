@@ -24,17 +24,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import PrivacyError
 
-__all__ = [
-    "GENESIS",
-    "Row",
-    "checked_chain",
-    "following",
-    "pack",
-    "pack_indices",
-    "row_hash",
-    "unpack",
-    "unpack_indices",
-]
+__all__ = ["GENESIS", "Row", "checked_chain", "following", "pack", "pack_sample", "row_hash", "unpack", "unpack_sample"]
 
 # What the first row's hash is chained to.
 GENESIS = hashlib.sha256(b"gdpfed ledger").hexdigest()
@@ -104,14 +94,14 @@ def unpack(text: str) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def pack_indices(indices: NDArray[np.int64]) -> str:
+def pack_sample(clients: NDArray[np.int64]) -> str:
     """Indices of clients, each once and in increasing order, as a short text: the gaps between them."""
-    gaps = _checked_gaps(np.diff(indices, prepend=-1))
+    gaps = _checked_gaps(np.diff(clients, prepend=-1))
     return pack(gaps.astype(np.uint16 if gaps.max(initial=0) < 1 << 16 else np.uint32))
 
 
-def unpack_indices(text: str) -> NDArray[np.int64]:
-    """The indices that `pack_indices` made the text of."""
+def unpack_sample(text: str) -> NDArray[np.int64]:
+    """The indices that `pack_sample` made the text of."""
     return np.cumsum(_checked_gaps(unpack(text).astype(np.int64))) - 1
 
 

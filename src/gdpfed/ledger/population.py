@@ -135,13 +135,11 @@ class Population:
 
     def check_tighter(self, clients: IntArray, *, epsilon: float | None, delta: float | None) -> None:
         """Raises PrivacyError if a budget of these clients would be raised."""
-        if epsilon is not None:
-            check_epsilon(epsilon)
-        if delta is not None:
-            check_delta(delta)
-        for name, value, values in (("epsilon", epsilon, self.epsilons), ("delta", delta, self.deltas)):
-            over = values[clients] < (-np.inf if value is None else value)
-            if over.any():
+        for name, value, values, check in (
+            ("epsilon", epsilon, self.epsilons, check_epsilon),
+            ("delta", delta, self.deltas, check_delta),
+        ):
+            if value is not None and (over := values[clients] < check(value)).any():
                 first = int(clients[np.argmax(over)])
                 raise PrivacyError(
                     f"client {self.label(first)!r} allows {name}={allowance(float(values[first]))}, less than "

@@ -75,10 +75,7 @@ def _spent_at_most(events: History, *, delta: float) -> float:
         return known
     if len(events) == 1:
         return epsilon_bound(events[0], delta=delta)
-    num_rounds = sum(event.num_rounds for event in events)
-    delta = delta_after_rounding(delta, num_rounds)
-    interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
-    return math.inf if delta == 0 else _on_grid(events, delta, interval)
+    return _composed(events, delta=delta, is_coarse=True)
 
 
 def _without_composing(events: History, delta: float) -> float | None:
@@ -106,17 +103,21 @@ def _precision(events: Iterable[SampledGaussian]) -> float:
 
 @remembered
 def _composed_epsilon(*, events: str, delta: float) -> float:
-    """Several mechanisms: on a coarse grid first, then on the one that the accountant would use for such an epsilon."""
     history = tuple(
         SampledGaussian(noise_multiplier=float.fromhex(noise), sampling_rate=float.fromhex(rate), num_rounds=count)
         for noise, rate, count in json.loads(events)
     )
+    return _composed(history, delta=delta)
+
+
+def _composed(history: History, *, delta: float, is_coarse: bool = False) -> float:
+    """Several mechanisms: on a coarse grid first, then on the one that the accountant would use for such an epsilon."""
     num_rounds = sum(event.num_rounds for event in history)
     delta = delta_after_rounding(delta, num_rounds)
     if delta == 0:
         return math.inf
     rough = _on_grid(history, delta, grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR))
-    return rough if math.isinf(rough) else _on_grid(history, delta, grid_interval(rough, num_rounds))
+    return rough if is_coarse or math.isinf(rough) else _on_grid(history, delta, grid_interval(rough, num_rounds))
 
 
 def _on_grid(history: History, delta: float, interval: float) -> float:
@@ -171,8 +172,7 @@ def fits(history: Iterable[SampledGaussian], budgets: Iterable[Budget]) -> bool:
 def rounds_that_fit(
     history: Sequence[SampledGaussian], mechanism: SampledGaussian, *, budgets: Sequence[Budget], at_most: int
 ) -> int:
-    """How many more rounds of ``mechanism`` (however many it has), up to ``at_most``, keep all budgets after
-    ``history``.
+    """How many more rounds of ``mechanism``, up to ``at_most``, keep all budgets after ``history``.
 
     Found with the fast bound, then moved to the exact limit, which is at most a few rounds further.
     """

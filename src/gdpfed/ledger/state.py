@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gdpfed.config import from_mapping
 from gdpfed.errors import GdpfedError, InputError, PrivacyError, suggestion
-from gdpfed.ledger.chain import Row, unpack, unpack_indices
+from gdpfed.ledger.chain import Row, unpack, unpack_sample
 from gdpfed.ledger.charges import Attempt, ChargeState, moved
 from gdpfed.ledger.population import IntArray, Population, Stay
 from gdpfed.ledger.spend import History, merged, spent
@@ -27,7 +27,7 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import SampledGaussian
 
-__all__ = ["FORMAT", "Counts", "LedgerState", "Run", "check_entering", "check_participants", "replayed"]
+__all__ = ["FORMAT", "Counts", "LedgerState", "Run", "check_entering", "check_participants", "checked_assignment"]
 
 FORMAT = 1
 # How often groups were charged, by run and group.
@@ -46,13 +46,16 @@ class Run:
     population: Population
     plan: Plan
     plan_hash: str
-    num_rounds: int
-    assignment: NDArray[np.int16]
-    participations: NDArray[np.int32]
-    charged: list[int]
-    limits: list[int | None]
     is_open: bool = True
     attempts: dict[tuple[int, int], list[Attempt]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.num_rounds: int = self.plan.num_rounds
+        self.assignment: NDArray[np.int16] = np.full(len(self.population), -1, dtype=np.int16)
+        self.participations: NDArray[np.int32] = np.zeros(len(self.population), dtype=np.int32)
+        self.charged = [0] * len(self.plan.groups)
+        # It was let in with all its rounds.
+        self.limits: list[int | None] = [self.num_rounds] * len(self.plan.groups)
 
     def group_number(self, name: str) -> int:
         """A group's index in the plan."""
@@ -87,15 +90,17 @@ class Run:
 
 
 class LedgerState:
-    """Everything that a ledger knows."""
+    """Everything that a ledger knows after these rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.about: dict[str, Any] = {}
         self.populations: dict[str, Population] = {}
         self.runs: dict[str, Run] = {}
         # See `doubled.py`; None where it must be computed first. Who only reads a status does not wait for it.
         self._doubled: dict[str, tuple[str, ...]] | None = None
         self.unsettled: dict[str, tuple[str, ...]] | None = None
+        for row in rows:
+            self.apply(row)
 
     def population(self, name: str) -> Population:
         """By name."""
@@ -111,8 +116,8 @@ class LedgerState:
 
     def run_and_group(self, run: str, group: str) -> tuple[Run, int]:
         """By name; the group as its index in the plan."""
-        found = self.run(run)
-        return found, found.group_number(group)
+        owner = self.run(run)
+        return owner, owner.group_number(group)
 
     def runs_of(self, population: Population) -> list[Run]:
         """All runs, open or closed, of a population's clients."""
@@ -244,22 +249,8 @@ class LedgerState:
         plan = _plan_of(content["plan"])
         if plan_hash(plan) != content["plan_hash"]:
             raise PrivacyError("the plan does not match its hash")
-        assignment = unpack(content["assignment"]).astype(np.int16)
-        within = (assignment >= -1) & (assignment < len(plan.groups))
-        if len(assignment) != len(population) or not within.all():
-            raise PrivacyError("the assignment does not match the population and the plan")
-        run = Run(
-            name=content["run"],
-            population=population,
-            plan=plan,
-            plan_hash=content["plan_hash"],
-            num_rounds=plan.num_rounds,
-            assignment=np.full(len(population), -1, dtype=np.int16),
-            participations=np.zeros(len(population), dtype=np.int32),
-            charged=[0] * len(plan.groups),
-            # The run was let in with all its rounds.
-            limits=[plan.num_rounds] * len(plan.groups),
-        )
+        assignment = checked_assignment(unpack(content["assignment"]), population, plan)
+        run = Run(name=content["run"], population=population, plan=plan, plan_hash=content["plan_hash"])
         self.runs[run.name] = run
         self._enrol(run, assignment)
 
@@ -301,7 +292,7 @@ class LedgerState:
         run, group = self.run_and_group(content["run"], content["group"])
         if not run.is_open:
             raise PrivacyError(f"run {run.name!r} is closed: it can no longer be charged")
-        taking_part = unpack_indices(content["clients"])
+        taking_part = unpack_sample(content["clients"])
         check_participants(run, group, taking_part)
         self._move(content, "charged")
         run.charged[group] += 1
@@ -324,6 +315,17 @@ def _plan_of(content: dict[str, Any]) -> Plan:
     """A plan from a row. `verify` recomputes its claims; here that would make every opening slow."""
     groups = tuple(from_mapping(Group, group, source="a group of the plan") for group in content["groups"])
     return from_mapping(Plan, {**content, "groups": groups}, source="the plan")
+
+
+def checked_assignment(assignment: NDArray[Any], population: Population, plan: Plan) -> NDArray[np.int16]:
+    """Each client's group, if there is one, or -1, for every client of the population."""
+    if len(assignment) != len(population):
+        raise InputError(
+            f"expected a group for each of {len(population)} clients of {population.name!r}, got {len(assignment)}"
+        )
+    if not ((assignment >= -1) & (assignment < len(plan.groups))).all():
+        raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
+    return assignment.astype(np.int16)
 
 
 def check_entering(population: Population, assignment: NDArray[np.int16], *, run: Run | None = None) -> None:
@@ -361,11 +363,3 @@ def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
             f"client {client!r} has taken part {cap} times, as often as max_participations allows: "
             f"do not sample it again"
         )
-
-
-def replayed(rows: Iterable[Row]) -> LedgerState:
-    """The state after all rows."""
-    state = LedgerState()
-    for row in rows:
-        state.apply(row)
-    return state

@@ -9,7 +9,7 @@ Guarantees (tests of the same name):
   every_client_is_listed           with its own spend at its own delta.
 """
 
-import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.admission import rounds_left
-from gdpfed.ledger.chain import Row, unpack_indices
+from gdpfed.ledger.chain import Row, unpack_sample
 from gdpfed.ledger.charges import Attempt
 from gdpfed.ledger.population import IntArray, Population
 from gdpfed.ledger.spend import server_spent, spent
@@ -128,45 +128,36 @@ def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: in
     seen = _seen_then(run, rows) if points else {}
     history = []
     for number, group in enumerate(run.plan.groups):
-        classes = run.population.classes_in(run.name, number)
-        deltas = (delta for one in classes for _, delta in run.population.strictest_of(one))
-        delta = min(deltas, default=group.delta)
+        budgets = itertools.chain(*map(run.population.strictest_of, run.population.classes_in(run.name, number)))
+        delta = min((delta for _, delta in budgets), default=group.delta)
         # The counts of charges at which epsilons are computed.
         stops = {round(run.charged[number] * (step + 1) / points) for step in range(points)}
         charged = 0
         for attempt in sorted(run.all_attempts(number), key=lambda attempt: attempt.round_number):
-            entry = ChargedRound(**vars(attempt), delta=delta)
+            release = server = None
             charged += attempt.is_charged
             if attempt.is_charged and charged in stops:
-                most = seen[attempt.round_number, attempt.attempt, group.name]
-                entry = dataclasses.replace(
-                    entry,
-                    epsilon_release=state.most_spent(run, number, then={(run.name, number): charged}),
-                    epsilon_server=server_spent(most, delta=delta),
-                )
-            history.append(entry)
+                release = state.most_spent(run, number, then={(run.name, number): charged})
+                server = server_spent(seen[attempt.round_number, attempt.attempt, group.name], delta=delta)
+            history.append(ChargedRound(**vars(attempt), delta=delta, epsilon_release=release, epsilon_server=server))
     return history
 
 
 def _seen_then(run: Run, rows: Sequence[Row]) -> dict[tuple[int, int, str], float]:
     """What the server had seen of a group's most seen client after each charge, as `Population.precision`."""
-    charges = [
-        (content, run.group_number(content["group"]), unpack_indices(content["clients"]))
-        for content in (row.content for row in rows if row.kind == "charge")
-        if content["run"] == run.name
-    ]
-    shown = [group.noise_multiplier**-2.0 for group in run.plan.groups]
-    # Less this run's: what other runs have shown of each client.
+    charges = [content for row in rows if row.kind == "charge" and (content := row.content)["run"] == run.name]
+    weights = {group.name: group.noise_multiplier**-2.0 for group in run.plan.groups}
     seen: NDArray[np.float64] = np.zeros(len(run.population))
-    for _, group, clients in charges:
-        seen[clients] -= shown[group]
+    for content in charges:
+        seen[unpack_sample(content["clients"])] -= weights[content["group"]]
+    # Less this run's: what other runs have shown of each client.
     seen += run.population.precision
-    members = [np.flatnonzero(run.assignment == group) for group in range(len(run.plan.groups))]
+    members = {group.name: np.flatnonzero(run.assignment == number) for number, group in enumerate(run.plan.groups)}
     most: dict[tuple[int, int, str], float] = {}
-    for content, group, clients in charges:
-        seen[clients] += shown[group]
+    for content in charges:
+        seen[unpack_sample(content["clients"])] += weights[content["group"]]
         address = content["round"], content["attempt"], content["group"]
-        most[address] = float(np.maximum(seen[members[group]], 0.0).max(initial=0.0))
+        most[address] = float(np.maximum(seen[members[content["group"]]], 0.0).max(initial=0.0))
     return most
 
 
