@@ -11,47 +11,18 @@ Guarantees (tests of the same name):
   a_tightened_budget_stops_its_group   from the next round on, while other groups go on.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.doubled import check_single
-from gdpfed.ledger.population import Population
-from gdpfed.ledger.spend import Budget, History, fits, rounds_that_fit, spent, strictest
+from gdpfed.ledger.population import Population, grouped
+from gdpfed.ledger.spend import fits, rounds_that_fit, spent, strictest
 from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Clients of one class that would be in one group: what they have spent or are promised, and their budgets."""
-
-    group: int
-    history: History
-    budgets: tuple[Budget, ...]
-    first_client: int
-
-
-def _parts(state: LedgerState, population: Population, assignment: NDArray[np.int16]) -> Iterator[_Part]:
-    entering = np.flatnonzero(assignment >= 0)
-    width = int(assignment.max(initial=0)) + 1
-    pairs = population.class_of[entering].astype(np.int64) * width + assignment[entering]
-    order = np.argsort(pairs, kind="stable")
-    distinct, starts = np.unique(pairs[order], return_index=True)
-    for pair, members in zip(distinct.tolist(), np.split(order, starts[1:]), strict=False):
-        clients = entering[members]
-        yield _Part(
-            group=pair % width,
-            history=state.promised(population, pair // width),
-            budgets=strictest(population.epsilons[clients], population.deltas[clients]),
-            first_client=int(clients[0]),
-        )
 
 
 def check_admission(
@@ -60,26 +31,34 @@ def check_admission(
     """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
     spent and are promised."""
     check_single(state, population)
-    allowed, worst = plan.num_rounds, None
-    for part in _parts(state, population, assignment):
-        mechanism = plan.mechanism(plan.groups[part.group])
-        if not fits([*part.history, mechanism], part.budgets):
-            count = rounds_that_fit(part.history, mechanism, budgets=part.budgets, at_most=allowed)
-            if worst is None or count < allowed:
-                allowed, worst = count, part
-    if worst is None:
-        return
-    epsilon, delta = worst.budgets[0]
-    before = spent(worst.history, delta=delta)
-    holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
-    held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-    raise ExhaustedError(
-        f"run {run!r} would exceed budgets before its end: in {plan.groups[worst.group].name!r}, client "
-        f"{population.label(worst.first_client)!r} and its like have epsilon {rounded_up(before)} of "
-        f"{allowance(epsilon)} spent or promised (delta {delta_up(delta)}); {allowed} of {plan.num_rounds} rounds "
-        f"would fit{held}",
-        rounds_left=allowed,
-    )
+    entering = np.flatnonzero(assignment >= 0)
+    pairs = population.class_of[entering].astype(np.int64) * len(plan.groups) + assignment[entering]
+    allowed, worst = plan.num_rounds, ""
+    # Clients of one class that would be in one group are judged together.
+    for pair, members in grouped(pairs):
+        number, group = divmod(pair, len(plan.groups))
+        history, clients = state.promised(population, number), entering[members]
+        budgets = strictest(population.epsilons[clients], population.deltas[clients])
+        mechanism = plan.mechanism(plan.groups[group])
+        if fits([*history, mechanism], budgets):
+            continue
+        count = rounds_that_fit(history, mechanism, budgets=budgets, at_most=allowed)
+        if not worst or count < allowed:
+            epsilon, delta = budgets[0]
+            allowed = count
+            worst = (
+                f"in {plan.groups[group].name!r}, client {population.label(int(clients[0]))!r} and its like have "
+                f"epsilon {rounded_up(spent(history, delta=delta))} of {allowance(epsilon)} spent or promised (delta "
+                f"{delta_up(delta)})"
+            )
+    if worst:
+        holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
+        held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
+        raise ExhaustedError(
+            f"run {run!r} would exceed budgets before its end: {worst}; {allowed} of {plan.num_rounds} rounds would "
+            f"fit{held}",
+            rounds_left=allowed,
+        )
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:

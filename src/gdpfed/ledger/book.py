@@ -268,8 +268,7 @@ class Ledger:
         running, number = self._open_group(run, group)
         if not 0 <= round_number < running.num_rounds:
             raise PrivacyError(
-                f"expected a round from 0 to {running.num_rounds - 1} of run {run!r}, got {round_number}: extend the "
-                f"run first"
+                f"expected a round from 0 to {running.num_rounds - 1} of run {run!r}, got {round_number}: extend it"
             )
         following = next_attempt(running.attempts_of(round_number, number))
         if attempt is not None and attempt != following:

@@ -39,8 +39,9 @@ def check_new_clients(
 
     ``other_people``: somebody said that nobody is; it counts only where there are no names to compare.
     """
-    label, other = next(state.shared(clients or (), population=population), ("", ""))
-    if other:
+    doubled = next(state.shared(clients or (), population=population), None)
+    if doubled is not None:
+        label, other = doubled
         raise PrivacyError(
             f"client {label!r} is in population {other!r} of this ledger (who has left counts too: what it spent "
             f"stands): in {population!r} it would have a second budget; leave it out, and use it in {other!r}"
@@ -50,8 +51,7 @@ def check_new_clients(
     if others and not other_people:
         raise PrivacyError(
             f"population {population!r} and {_listed(others)} cannot be compared, because not all have names: whoever "
-            f"is in both would have two budgets. Give all clients names, or, if nobody is in both, say so with "
-            f"other_people"
+            f"is in both would have two budgets. Give all clients names, or say with other_people that nobody is"
         )
 
 

@@ -12,9 +12,8 @@ Guarantees (tests of the same name):
 """
 
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.privacy.rounding import allowance
 
-__all__ = ["IntArray", "Population", "Stay", "packed_budgets"]
+__all__ = ["IntArray", "Population", "Stay", "grouped", "packed_budgets"]
 
 IntArray = NDArray[np.int64]
 
@@ -42,6 +41,14 @@ class Stay:
     group: int
     first: int
     end: int | None = None
+
+
+def grouped(keys: NDArray[Any]) -> Iterator[tuple[int, IntArray]]:
+    """Each distinct key, and where it stands in ``keys``."""
+    order = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[order], return_index=True)
+    # Of no keys at all, `split` makes one empty part.
+    yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=False)
 
 
 def packed_budgets(budgets: Budgets, default_delta: float) -> dict[str, Any]:
@@ -70,7 +77,7 @@ class Population:
         # What the server has seen of each client: the sum of 1 / noise_multiplier^2 over its participations.
         self.precision: NDArray[np.float64] = np.empty(0)
         self.classes: list[tuple[Stay, ...]] = []
-        self._strictest: list[tuple[Budget, ...]] | None = None
+        self._strictest: dict[int, tuple[Budget, ...]] | None = None
         self.join(content)
 
     def __len__(self) -> int:
@@ -170,11 +177,11 @@ class Population:
     def strictest_of(self, number: int) -> tuple[Budget, ...]:
         """The budgets of a class that imply those of all its members."""
         if self._strictest is None:
-            order = np.argsort(self.class_of, kind="stable")
-            edges = np.searchsorted(self.class_of[order], np.arange(len(self.classes) + 1))
-            members = [order[first:last] for first, last in itertools.pairwise(edges)]
-            self._strictest = [strictest(self.epsilons[clients], self.deltas[clients]) for clients in members]
-        return self._strictest[number]
+            self._strictest = {
+                number: strictest(self.epsilons[clients], self.deltas[clients])
+                for number, clients in grouped(self.class_of)
+            }
+        return self._strictest.get(number, ())
 
     def classes_in(self, run: str, group: int) -> list[int]:
         """The classes that are in a group of a run now."""

@@ -2,7 +2,7 @@
 
 Place: read from the ledger's state. It lists the client's events, so that whoever holds it can compute the epsilon
 again without the ledger, and the ledger's length and last hash, so that an older copy of the ledger put back later is
-noticed (`verify --head`). Only for the client: it says how often it took part, which others must not learn.
+noticed by `verify_ledger`. Only for the client: it says how often it took part, which others must not learn.
 
 Guarantees (tests of the same name):
   a_receipt_can_be_checked      its signature holds, and its events cost what it says.

@@ -360,6 +360,5 @@ def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
     if cap is not None and (over := run.participations[taking_part] >= cap).any():
         client = population.label(int(taking_part[np.argmax(over)]))
         raise PrivacyError(
-            f"client {client!r} has taken part {cap} times, as often as max_participations allows: "
-            f"do not sample it again"
+            f"client {client!r} has taken part {cap} times, all that max_participations allows: do not sample it again"
         )

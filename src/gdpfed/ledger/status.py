@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gdpfed.ledger.admission import rounds_left
 from gdpfed.ledger.chain import Row, unpack_sample
 from gdpfed.ledger.charges import Attempt
-from gdpfed.ledger.population import IntArray, Population
+from gdpfed.ledger.population import IntArray, Population, grouped
 from gdpfed.ledger.spend import server_spent, spent
 from gdpfed.ledger.state import LedgerState, Run
 
@@ -195,11 +195,9 @@ def client_statuses(
 
 def _release_spends(state: LedgerState, population: Population, clients: IntArray) -> NDArray[np.float64]:
     costs = np.zeros(len(clients))
-    numbers = population.class_of[clients]
-    for number in np.unique(numbers):
-        chosen = np.flatnonzero(numbers == number)
+    for number, chosen in grouped(population.class_of[clients]):
         deltas, inverse = np.unique(population.deltas[clients[chosen]], return_inverse=True)
-        history = state.history(population, int(number))
+        history = state.history(population, number)
         if len(deltas) > _MOST_DELTAS:
             costs[chosen] = spent(history, delta=float(deltas[0]))
         else:

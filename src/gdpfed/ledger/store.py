@@ -196,7 +196,7 @@ class Store:
                 os.ftruncate(self._journal.fileno(), length)
                 os.fsync(self._journal.fileno())
             raise PrivacyError(
-                f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released. Make room, "
+                f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released; make room, "
                 f"then open the ledger again"
             ) from None
         self.rows += added
@@ -372,8 +372,7 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
     if len(journal.rows) < journal.num_written > len(known):
         raise PrivacyError(
             f"row {len(journal.rows) + 1} of {journal_path!r} is damaged or not sealed with this key, and "
-            f"{str(path)!r} ends at row {len(known)} of {journal.num_written}: rows are lost; restore a copy of one of "
-            f"them"
+            f"{str(path)!r} ends at row {len(known)} of {journal.num_written}: rows are lost; restore a copy of either"
         )
     return known, journal
 
