@@ -84,7 +84,7 @@ def test_a_published_round_is_closed(shelf: Path) -> None:
 def test_reservations_count_while_they_last(shelf: Path) -> None:
     """Reservations of several rounds at once cannot be committed beyond the budget."""
     with started(shelf) as ledger:
-        charges = [ledger.reserve("run", place, "group 1") for place in range(10)]
+        charges = [ledger.reserve("run", number, "group 1") for number in range(10)]
         assert ledger.state.run("run").count("reserved", 0) == 10
         charges[0].commit(NOBODY)
         with pytest.raises(PrivacyError, match="0 more fit"):

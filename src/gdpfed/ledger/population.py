@@ -46,9 +46,9 @@ class Stay:
 def grouped(keys: NDArray[Any]) -> Iterator[tuple[int, IntArray]]:
     """Each distinct key, and where it stands in ``keys``."""
     order = np.argsort(keys, kind="stable")
-    distinct, starts = np.unique(keys[order], return_index=True)
-    # Of no keys at all, `split` makes one empty part.
-    yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=False)
+    for part in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(part):
+            yield int(keys[part[0]]), part
 
 
 def packed_budgets(budgets: Budgets, default_delta: float) -> dict[str, Any]:
