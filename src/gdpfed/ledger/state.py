@@ -181,13 +181,13 @@ class LedgerState:
             raise InputError(f"the population {content['population']!r} exists already")
         population = Population(content["population"], content)
         self.populations[population.name] = population
-        self._note_doubled(population, first=0)
+        self._doubled = self.unsettled = None
 
     def _apply_join(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
         before = len(population)
         population.join(content)
-        self._note_doubled(population, first=before)
+        self._doubled = self.unsettled = None
         more = len(population) - before
         for run in self.runs_of(population):
             run.assignment = np.concatenate([run.assignment, np.full(more, -1, dtype=np.int16)])
@@ -227,18 +227,14 @@ class LedgerState:
     def doubled(self) -> dict[str, tuple[str, ...]]:
         """Names that several populations hold (in ledgers of earlier versions), and these populations."""
         if self._doubled is None:
-            self._doubled = {}
+            holders: dict[str, set[str]] = {}
             for population in self.populations.values():
-                self._note_doubled(population, first=0)
+                for label, other in self.shared(population.labels or (), population=population.name):
+                    holders.setdefault(label, {population.name}).add(other)
+            self._doubled = {
+                label: tuple(name for name in self.populations if name in names) for label, names in holders.items()
+            }
         return self._doubled
-
-    def _note_doubled(self, population: Population, *, first: int) -> None:
-        self.unsettled = None
-        if self._doubled is None:
-            return
-        for label, other in self.shared((population.labels or [])[first:], population=population.name):
-            known = {*self._doubled.get(label, ()), other, population.name}
-            self._doubled[label] = tuple(name for name in self.populations if name in known)
 
     # Runs.
 
