@@ -80,13 +80,8 @@ def _following(before: list[Row], parts: list[bytes], *, seal: bytes, key: bytes
             return []
         last_hash = digest
         added.append(Row(number=number, kind=kind, body=body, hash=digest))
-    if (
-        key is not None
-        and added
-        and not hmac.compare_digest(seal, head_seal(key, added[-1].number, last_hash).encode())
-    ):
-        return []
-    return added
+    expected = seal if key is None else head_seal(key, len(before) + len(added), last_hash).encode()
+    return added if hmac.compare_digest(seal, expected) else []
 
 
 def open_journal(path: Path) -> IO[bytes]:
