@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gdpfed import files
 from gdpfed.errors import PrivacyError
-from gdpfed.ledger import admission, private_file, verify
+from gdpfed.ledger import admission, verify
 from gdpfed.ledger import book as ledger
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import export
@@ -69,8 +70,8 @@ def spent_in_all(book: Ledger, label: str) -> float:
     events = [
         event
         for population in book.state.populations.values()
-        if population.labels is None or label in population.places_by_label
-        for event in book.state.history(population, int(population.class_of[population.places([label])[0]]))
+        if population.labels is None or label in population.index_by_label
+        for event in book.state.history(population, int(population.class_of[population.index(label)]))
     ]
     return spent(merged(events), delta=DELTA)
 
@@ -144,7 +145,7 @@ def test_teeth_a_second_budget_is_worth_having(
 def doubled_book(path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier version left: the same people twice, 'a' spent, 'b' in the middle of its run."""
     with monkeypatch.context() as earlier:
-        for module, name in ((ledger, "check_new_clients"), (ledger, "check_single"), (admission, "check_single")):
+        for module, name in ((ledger, "check_new_clients"), (admission, "check_single")):
             earlier.setattr(module, name, lambda *_, **__: None)
         with Ledger.create(path) as book:
             book.add_population("a", people())
@@ -235,7 +236,7 @@ def test_others_read_nothing_that_a_ledger_writes(tmp_path: Path, capsys: pytest
 def test_teeth_others_would_read_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_file, "private_opener", lambda path, flags: os.open(path, flags, 0o666))
+    monkeypatch.setattr(files, "private_opener", lambda path, flags: os.open(path, flags, 0o666))
     assert {"receipt.json", "rows.csv", "clients.json"} <= readable_by_others(tmp_path, capsys)
 
 

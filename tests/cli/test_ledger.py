@@ -85,7 +85,7 @@ def test_budgets_change_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert "gdpfed ledger init" in err
     code, _, err = call(capsys, "ledger", "init", path, "3@1", "--population", "others")
     assert code == 2
-    assert "--other-people" in err
+    assert "other_people" in err
     assert call(capsys, "ledger", "init", path, "3@1", "--population", "others", "--other-people")[0] == 0
     code, _, err = call(capsys, "ledger", "leave", path, "1")
     assert code == 2

@@ -54,11 +54,11 @@ def start(ledger: Ledger, run: str = "run", *, plan: Plan | None = None, text: s
 
 def play(ledger: Ledger, run: str, rounds: range, *, each: int = 3) -> None:
     """Charges and publishes rounds, with the first ``each`` clients of every group taking part."""
-    found = ledger.state.run(run)
+    owner = ledger.state.run(run)
     for number in rounds:
         taking_part = {
-            group.name: np.flatnonzero((found.assignment == place) & ~found.population.has_left)[:each]
-            for place, group in enumerate(found.plan.groups)
+            group.name: np.flatnonzero((owner.assignment == number) & ~owner.population.has_left)[:each]
+            for number, group in enumerate(owner.plan.groups)
         }
         charges, refused = ledger.charge_round(run, number, taking_part)
         assert not refused, refused
@@ -70,6 +70,6 @@ def oracle(events: list[tuple[float, float, int]], delta: float) -> float:
     judge = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-3)
     for noise, rate, rounds in events:
         judge.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), rounds))
-    found = float(judge.get_epsilon(delta))
-    assert math.isfinite(found)
-    return found
+    epsilon = float(judge.get_epsilon(delta))
+    assert math.isfinite(epsilon)
+    return epsilon

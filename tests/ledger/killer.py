@@ -36,8 +36,9 @@ def play(folder: Path, *, rounds: int, point: str = "", occasion: int = 0) -> No
 
     with Ledger.open(folder / "book", fault=fault) as ledger:
         run = ledger.state.run(RUN)
-        published = {place for (place, _), found in run.attempts.items() if found[-1].state == "published"}
-        for number in [place for place in range(run.num_rounds) if place not in published][:rounds]:
+        published = {number for (number, _), attempts in run.attempts.items() if attempts[-1].state == "published"}
+        unpublished = [number for number in range(run.num_rounds) if number not in published]
+        for number in unpublished[:rounds]:
             charge = ledger.reserve(RUN, number, GROUP)
             charge.commit(np.array([number % 50]))
             fault("release:before")
@@ -54,16 +55,16 @@ def releases(folder: Path) -> dict[tuple[int, int], str]:
     """What the world has seen, by round and attempt; each once."""
     with contextlib.suppress(FileNotFoundError):
         lines = [line.split() for line in (folder / "releases").read_text().splitlines()]
-        found = {(int(number), int(attempt)): content for number, attempt, content in lines}
-        assert len(found) == len(lines), "an attempt was released twice"
-        return found
+        seen = {(int(number), int(attempt)): content for number, attempt, content in lines}
+        assert len(seen) == len(lines), "an attempt was released twice"
+        return seen
     return {}
 
 
 def compare(folder: Path, lost_before: int) -> int:
     """Checks the ledger against the world outside; returns how many charges have no release."""
     run = Ledger.read(folder / "book").state.run(RUN)
-    attempts = [attempt for found in run.attempts.values() for attempt in found]
+    attempts = [attempt for tries in run.attempts.values() for attempt in tries]
     seen = releases(folder)
     charged = {(a.round_number, a.attempt) for a in attempts if a.state in ("charged", "published")}
     assert set(seen) <= charged, "released without a charge"

@@ -16,10 +16,10 @@ def test_the_fourth_run_is_refused(shelf: Path) -> None:
     """Three runs by different methods fit twice the budgets of one, the fourth does not."""
     plans = [plan_for(TWO, method=method) for method in ("gdpfed", "dp-fedavg", "pooled", "gdpfed")]
     with book(shelf, text=TWO, factor=2.0) as ledger:
-        for place, plan in enumerate(plans[:3]):
-            start(ledger, f"run {place}", plan=plan, text=TWO)
-            play(ledger, f"run {place}", range(10))
-            ledger.close_run(f"run {place}")
+        for number, plan in enumerate(plans[:3]):
+            start(ledger, f"run {number}", plan=plan, text=TWO)
+            play(ledger, f"run {number}", range(10))
+            ledger.close_run(f"run {number}")
         rows = len(ledger.store.rows)
         with pytest.raises(ExhaustedError, match=r"of 10 rounds would fit") as refused:
             start(ledger, "run 3", plan=plans[3], text=TWO)
@@ -71,7 +71,7 @@ def test_a_tightened_budget_stops_its_group(shelf: Path) -> None:
         with pytest.raises(ExhaustedError, match=r"'group 1'.*3 rounds were charged, 0 more fit"):
             waiting.commit(np.array([1]))
         waiting.abort("stopped")
-        taking_part = {f"group {place}": np.empty(0, dtype=np.int64) for place in (1, 2, 3)}
+        taking_part = {f"group {number}": np.empty(0, dtype=np.int64) for number in (1, 2, 3)}
         charges, refused = ledger.charge_round("run", 3, taking_part)
         assert set(charges) == {"group 2", "group 3"}
         assert set(refused) == {"group 1"}

@@ -29,16 +29,16 @@ def test_spend_survives_kills(shelf: Path) -> None:
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["kills"] >= 10
-    assert found["lost"] >= 1
+    summary = json.loads(done.stdout)
+    assert summary["kills"] >= 10
+    assert summary["lost"] >= 1
     state = Ledger.read(folder / "book").state
     run = state.run("run")
     assert run.count("published") == 30
     lost = run.count("charged")
     # Some were released before the kill; a charge cannot know.
     assert run.charged[0] == 30 + lost
-    assert lost >= found["lost"]
+    assert lost >= summary["lost"]
     group = run.plan.groups[0]
     expected = SampledGaussian(
         noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate, num_rounds=30 + lost
@@ -57,15 +57,15 @@ def test_twice_the_rounds_is_recomputed(shelf: Path) -> None:
         with Ledger.create(shelf / f"book-{epsilon}") as ledger:
             ledger.add_population("people", parse_compact(f"2000@{epsilon}"), default_delta=delta)
             ledger.start_run("run", "people", plan, groups)
-            for place in range(50):
-                ledger.reserve("run", place, "everyone").commit(np.array([place]))
+            for round_number in range(50):
+                ledger.reserve("run", round_number, "everyone").commit(np.array([round_number]))
             if epsilon == 0.5:
                 with pytest.raises(ExhaustedError, match="has budget for 50; 0 more than the 50"):
                     ledger.extend("run", 100)
                 continue
             ledger.extend("run", 100)
-            for place in range(50, 100):
-                ledger.reserve("run", place, "everyone").commit(np.array([place]))
+            for round_number in range(50, 100):
+                ledger.reserve("run", round_number, "everyone").commit(np.array([round_number]))
             people = ledger.state.population("people")
             assert spent(ledger.state.history(people, 0), delta=delta) == pytest.approx(0.683, abs=0.005)
             with pytest.raises(InputError, match="more than its 100"):
@@ -77,15 +77,15 @@ def test_joining_and_leaving(shelf: Path) -> None:
         start(ledger)
         play(ledger, "run", range(4))
         ledger.leave("people", ["0", "1"])
-        (place,) = ledger.join("people", parse_compact("1@2"))
-        ledger.enrol("run", [str(place)], "group 1")
+        (newcomer,) = ledger.join("people", parse_compact("1@2"))
+        ledger.enrol("run", [str(newcomer)], "group 1")
         play(ledger, "run", range(4, 7))
         state, people = ledger.state, ledger.state.population("people")
         rounds = {
             client: sum(event.num_rounds for event in state.history(people, int(people.class_of[client])))
-            for client in (0, 2, int(place))
+            for client in (0, 2, int(newcomer))
         }
-        assert rounds == {0: 4, 2: 7, int(place): 3}
+        assert rounds == {0: 4, 2: 7, int(newcomer): 3}
         with pytest.raises(InputError, match="without names"):
             ledger.join("people", Budgets(epsilons=np.ones(1), deltas=np.ones(1) / 2, clients=("eve",)))
     with Ledger.create(shelf / "named") as ledger:
@@ -103,11 +103,11 @@ def test_who_has_left_is_not_enrolled(shelf: Path) -> None:
     """Refused before the row is written: a row that cannot be replayed would keep the ledger shut."""
     with book(shelf, factor=2.0) as ledger:
         plan = start(ledger)
-        (place,) = ledger.join("people", parse_compact("1@2"))
-        ledger.leave("people", [str(place)])
+        (newcomer,) = ledger.join("people", parse_compact("1@2"))
+        ledger.leave("people", [str(newcomer)])
         rows = len(ledger.store.rows)
         with pytest.raises(PrivacyError, match="has left"):
-            ledger.enrol("run", [str(place)], plan.groups[0].name)
+            ledger.enrol("run", [str(newcomer)], plan.groups[0].name)
         with pytest.raises(InputError, match="from -1"):
             ledger.start_run("more", "people", plan, np.full(len(ledger.state.population("people")), -2))
         ledger.close_run("run")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import PrivacyError
-from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following, pack, pack_places, unpack, unpack_places
+from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following, pack, pack_sample, unpack, unpack_sample
 
 
 def chain(length: int = 6) -> list[Row]:
@@ -17,31 +17,31 @@ def chain(length: int = 6) -> list[Row]:
 def test_an_edited_row_is_named() -> None:
     rows = chain()
     assert checked_chain(rows, source="test") == rows
-    for place in range(len(rows)):
+    for index in range(len(rows)):
         for name, value in (("kind", "other"), ("body", '{"text":"x"}'), ("hash", GENESIS)):
             edited = [*rows]
-            edited[place] = dataclasses.replace(rows[place], **{name: value})  # type: ignore[arg-type]
-            with pytest.raises(PrivacyError, match=f"row {place + 1} "):
+            edited[index] = dataclasses.replace(rows[index], **{name: value})  # type: ignore[arg-type]
+            with pytest.raises(PrivacyError, match=f"row {index + 1} "):
                 checked_chain(edited, source="test")
 
 
 def test_a_missing_row_is_named() -> None:
     rows = chain()
-    for place in range(len(rows) - 1):
-        with pytest.raises(PrivacyError, match=f"row {place + 1} is missing"):
-            checked_chain(rows[:place] + rows[place + 1 :], source="test")
+    for index in range(len(rows) - 1):
+        with pytest.raises(PrivacyError, match=f"row {index + 1} is missing"):
+            checked_chain(rows[:index] + rows[index + 1 :], source="test")
         # Numbered again, the hashes do not follow.
         renumbered = [
-            dataclasses.replace(row, number=number) for number, row in enumerate(rows[:place] + rows[place + 1 :], 1)
+            dataclasses.replace(row, number=number) for number, row in enumerate(rows[:index] + rows[index + 1 :], 1)
         ]
-        with pytest.raises(PrivacyError, match=f"row {place + 1} "):
+        with pytest.raises(PrivacyError, match=f"row {index + 1} "):
             checked_chain(renumbered, source="test")
         swapped = [*rows]
-        swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
-        with pytest.raises(PrivacyError, match=f"row {place + 1} "):
+        swapped[index], swapped[index + 1] = swapped[index + 1], swapped[index]
+        with pytest.raises(PrivacyError, match=f"row {index + 1} "):
             checked_chain(swapped, source="test")
-        with pytest.raises(PrivacyError, match=f"row {place + 2} "):
-            checked_chain([*rows[: place + 1], rows[place], *rows[place + 1 :]], source="test")
+        with pytest.raises(PrivacyError, match=f"row {index + 2} "):
+            checked_chain([*rows[: index + 1], rows[index], *rows[index + 1 :]], source="test")
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int16, np.int64, np.uint8])
@@ -50,10 +50,10 @@ def test_arrays_come_back(kind: type) -> None:
         back = unpack(pack(values))
         assert back.dtype == values.dtype
         np.testing.assert_array_equal(back, values)
-    for places in ([], [0], [0, 1, 2, 70_000], [5, 6, 200_000]):
-        assert unpack_places(pack_places(np.array(places, dtype=np.int64))).tolist() == places
+    for sample in ([], [0], [0, 1, 2, 70_000], [5, 6, 200_000]):
+        assert unpack_sample(pack_sample(np.array(sample, dtype=np.int64))).tolist() == sample
     for wrong in ([1, 1], [2, 1], [-1, 4]):
         with pytest.raises(PrivacyError, match="once, in increasing order"):
-            pack_places(np.array(wrong))
+            pack_sample(np.array(wrong))
     with pytest.raises(PrivacyError, match="edited"):
         unpack("<i4:!!!")

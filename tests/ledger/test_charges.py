@@ -84,8 +84,8 @@ def test_a_published_round_is_closed(shelf: Path) -> None:
 def test_reservations_count_while_they_last(shelf: Path) -> None:
     """Reservations of several rounds at once cannot be committed beyond the budget."""
     with started(shelf) as ledger:
-        charges = [ledger.reserve("run", place, "group 1") for place in range(10)]
-        assert ledger.state.run("run").reserved(0) == 10
+        charges = [ledger.reserve("run", number, "group 1") for number in range(10)]
+        assert ledger.state.run("run").count("reserved", 0) == 10
         charges[0].commit(NOBODY)
         with pytest.raises(PrivacyError, match="0 more fit"):
             ledger.reserve("run", 0, "group 1")
@@ -94,7 +94,7 @@ def test_reservations_count_while_they_last(shelf: Path) -> None:
         lost.commit(NOBODY)
     # Whoever held the others is gone.
     with Ledger.open(shelf / "book") as ledger:
-        assert ledger.state.run("run").reserved(0) == 0
+        assert ledger.state.run("run").count("reserved", 0) == 0
         assert ledger.state.run("run").charged[0] == 2
 
 

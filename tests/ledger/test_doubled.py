@@ -33,7 +33,6 @@ def doubled(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     def make(*, shared: int = 2, play: tuple[str, ...] = ("a", "b")) -> Path:
         with monkeypatch.context() as earlier:
             earlier.setattr(writing, "check_new_clients", lambda *_, **__: None)
-            earlier.setattr(writing, "check_single", lambda *_: None)
             earlier.setattr("gdpfed.ledger.admission.check_single", lambda *_: None)
             with Ledger.create(shelf / "book") as ledger:
                 ledger.add_population("a", named())
@@ -83,7 +82,7 @@ def test_without_names_somebody_says_so(shelf: Path) -> None:
     with Ledger.create(shelf / "book") as ledger:
         ledger.add_population("a", counted)
         for budgets in (counted, named(("ana",)), named(("0",))):
-            with pytest.raises(PrivacyError, match=r"'b' and 'a' cannot be compared.*--other-people"):
+            with pytest.raises(PrivacyError, match=r"'b' and 'a' cannot be compared.*other_people"):
                 ledger.add_population("b", budgets)
         ledger.add_population("b", named(("0",)), other_people=True)
         with pytest.raises(PrivacyError, match="'c' and 'a', 'b' cannot be compared"):

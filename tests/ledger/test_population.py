@@ -6,7 +6,7 @@ import pytest
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.population import Population, packed_budgets
-from gdpfed.ledger.state import replayed
+from gdpfed.ledger.state import LedgerState
 from gdpfed.privacy.budgets import Budgets, parse_compact
 from tests.ledger.books import DELTA, book, play, start
 
@@ -23,16 +23,16 @@ def test_classes_are_exact(shelf: Path) -> None:
         play(ledger, "one", range(4, 5))
         state, people = ledger.state, ledger.state.population("people")
         own: dict[int, tuple[tuple[str, int], ...]] = dict.fromkeys(range(204), ())
-        for place in range(200):
-            group = int(state.run("one").assignment[place])
-            own[place] = ((f"group {group}", 2 if place in (3, 4, 70) else 5),)
+        for client in range(200):
+            group = int(state.run("one").assignment[client])
+            own[client] = ((f"group {group}", 2 if client in (3, 4, 70) else 5),)
         own[200] = own[201] = (("group 2", 1),)
-        for place, past in own.items():
-            events = state.history(people, int(people.class_of[place]))
+        for client, past in own.items():
+            events = state.history(people, int(people.class_of[client]))
             assert sum(event.num_rounds for event in events) == sum(count for _, count in past)
             for other in (0, 3, 4, 60, 70, 150, 200, 201, 202, 203):
-                same = (past == own[other]) and ((place < 200) == (other < 200))
-                assert (people.class_of[place] == people.class_of[other]) == same, (place, other)
+                same = (past == own[other]) and ((client < 200) == (other < 200))
+                assert (people.class_of[client] == people.class_of[other]) == same, (client, other)
 
 
 def test_a_budget_only_tightens(shelf: Path) -> None:
@@ -57,15 +57,15 @@ def test_labels_find_clients() -> None:
     names = ("ana", "ben", "cy")
     budgets = Budgets(epsilons=np.array([1.0, 2.0, 3.0]), deltas=np.full(3, 1e-5), clients=names)
     named = Population("named", packed_budgets(budgets, 1e-5))
-    assert named.places(["cy", "ana"]).tolist() == [2, 0]
+    assert named.indices(["cy", "ana"]).tolist() == [2, 0]
     assert named.label(1) == "ben"
     with pytest.raises(InputError, match=r"no client 'bem'.*did you mean 'ben'"):
-        named.places(["ana", "bem"])
+        named.indices(["ana", "bem"])
     counted = Population("counted", packed_budgets(parse_compact("3@1"), 1e-5))
-    assert counted.places(["2"]).tolist() == [2]
+    assert counted.indices(["2"]).tolist() == [2]
     for unknown in ("3", "-1", "x"):
         with pytest.raises(InputError, match="no client"):
-            counted.places([unknown])
+            counted.indices([unknown])
     with pytest.raises(InputError, match="line breaks"):
         packed_budgets(Budgets(epsilons=np.ones(1), deltas=np.full(1, 0.1), clients=("a\nb",)), 0.1)
 
@@ -75,10 +75,10 @@ def test_who_joins_gets_no_laxer_delta(shelf: Path) -> None:
         with Ledger.create(shelf / name) as ledger:
             ledger.add_population("people", budgets, **given)
             own = Budgets(epsilons=np.ones(2), deltas=np.array([np.nan, 0.3]), clients=None)
-            places = ledger.join("people", own)
-            state = replayed(ledger.store.rows)
+            newcomers = ledger.join("people", own)
+            state = LedgerState(ledger.store.rows)
             assert state.population("people").default_delta == ledger.state.population("people").default_delta
-            return state.population("people").deltas[places].tolist()
+            return state.population("people").deltas[newcomers].tolist()
 
     lax = Budgets(epsilons=np.ones(98), deltas=np.array([0.2, *[np.nan] * 97]))
     assert deltas("default", lax) == [100**-1.1, 0.3]

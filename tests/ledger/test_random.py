@@ -55,8 +55,8 @@ class Life:
             return
         name = self.chance.choice(list(self.groups))
         run = self.ledger.state.run(name)
-        place = self.chance.randrange(2)
-        group = run.plan.groups[place]
+        group_index = self.chance.randrange(2)
+        group = run.plan.groups[group_index]
         number = self.chance.randrange(run.num_rounds)
         charge = self.ledger.reserve(name, number, group.name)
         if self.chance.random() < 0.2:
@@ -65,7 +65,7 @@ class Life:
         charge.commit(np.array([], dtype=np.int64))
         self.charged += 1
         for client, own in self.groups[name].items():
-            if own == place and client not in self.gone:
+            if own == group_index and client not in self.gone:
                 self.seen[client] += group.noise_multiplier**-2
                 cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=self.seen[client], delta=DELTA)
                 assert cost <= self.epsilons[client] * (1 + 1e-9), (client, cost, self.epsilons[client])
@@ -74,14 +74,14 @@ class Life:
 
     def join(self) -> None:
         epsilon = self.chance.choice([0.5, 2.0, 6.0])
-        (place,) = self.ledger.join("people", parse_compact(f"1@{epsilon}"), default_delta=DELTA)
+        (newcomer,) = self.ledger.join("people", parse_compact(f"1@{epsilon}"), default_delta=DELTA)
         self.epsilons.append(epsilon)
         self.seen.append(0.0)
         if self.groups:
             name, number = self.chance.choice(list(self.groups)), self.chance.randrange(2)
             group = self.ledger.state.run(name).plan.groups[number].name
-            self.ledger.enrol(name, [str(place)], group)
-            self.groups[name][int(place)] = number
+            self.ledger.enrol(name, [str(newcomer)], group)
+            self.groups[name][int(newcomer)] = number
 
     def leave(self) -> None:
         client = self.chance.randrange(len(self.epsilons))
@@ -126,8 +126,8 @@ def test_nobody_is_ever_overspent(shelf: Path, seed: int) -> None:
     life.ledger.close()
     assert life.charged > 5
     assert life.refused > 5
-    found = verify_ledger(shelf / "book")
-    people = found.state.population("people")
+    verified = verify_ledger(shelf / "book")
+    people = verified.state.population("people")
     for client, seen in enumerate(life.seen):
-        history = found.state.history(people, int(people.class_of[client]))
+        history = verified.state.history(people, int(people.class_of[client]))
         assert sum(event.num_rounds / event.noise_multiplier**2 for event in history) == pytest.approx(seen, rel=1e-9)

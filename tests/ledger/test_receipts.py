@@ -17,10 +17,10 @@ from tests.ledger.test_status import played
 
 def test_a_receipt_can_be_checked(shelf: Path) -> None:
     with played(shelf) as ledger:
-        made = json.loads(json.dumps(receipt(ledger, "people", "0")))
+        signed = json.loads(json.dumps(receipt(ledger, "people", "0")))
         public = ledger.state.about["public_key"]
         (status,) = client_statuses(ledger.state, ledger.state.population("people"), np.array([0]))
-    statement = check_receipt(made, public_key=public)
+    statement = check_receipt(signed, public_key=public)
     assert statement["spent"] == {"release": status.spent_release, "server": status.spent_server}
     assert statement["participations"] == {"run": 7}
     assert statement["budget"] == {"epsilon": 1.5, "delta": 1e-3}
@@ -31,10 +31,10 @@ def test_a_receipt_can_be_checked(shelf: Path) -> None:
 
 def test_an_edited_receipt_is_refused(shelf: Path) -> None:
     with played(shelf) as ledger:
-        made = receipt(ledger, "people", "120")
+        signed = receipt(ledger, "people", "120")
         public = ledger.state.about["public_key"]
     for name, value in (("client", "121"), ("spent", {"release": 0.1, "server": 0.1}), ("events", [])):
-        edited = copy.deepcopy(made)
+        edited = copy.deepcopy(signed)
         edited["statement"][name] = value
         with pytest.raises(PrivacyError, match="edited"):
             check_receipt(edited)
@@ -47,5 +47,5 @@ def test_an_edited_receipt_is_refused(shelf: Path) -> None:
     with pytest.raises(InputError, match="expected a receipt"):
         check_receipt({"statement": {}})
     (shelf / "book.key").unlink()
-    with pytest.raises(InputError, match="--key"):
+    with pytest.raises(InputError, match="key_file"):
         receipt(Ledger.read(shelf / "book"), "people", "1")

@@ -38,7 +38,7 @@ def test_the_rest_fits(shelf: Path) -> None:
                 assert cost > 0.9 * people.strictest_of(number)[0][0]
         with pytest.raises(ExhaustedError):
             ledger.start_run("more", "people", plan, groups)
-        ledger.leave("people", [str(place) for place in range(1, 200)])
+        ledger.leave("people", [str(client) for client in range(1, 200)])
         with pytest.raises(PrivacyError, match="nobody"):
             plan_the_rest(ledger.state, people, settings)
 

@@ -53,14 +53,12 @@ def test_composition_is_below_adding() -> None:
 def test_rounds_that_fit_leave_no_room() -> None:
     past = [rounds(1.0, 0.05, 30)]
     budgets = ((2.5, DELTA), (3.0, DELTA / 10))
-    count = rounds_that_fit(past, noise_multiplier=2.0, sampling_rate=0.1, budgets=budgets, at_most=500)
+    count = rounds_that_fit(past, rounds(2.0, 0.1, 1), budgets=budgets, at_most=500)
     assert 1 < count < 500
     assert fits([*past, rounds(2.0, 0.1, count)], budgets)
     assert not fits([*past, rounds(2.0, 0.1, count + 1)], budgets)
-    assert (
-        rounds_that_fit(past, noise_multiplier=2.0, sampling_rate=0.1, budgets=budgets, at_most=count - 1) == count - 1
-    )
-    assert rounds_that_fit(past, noise_multiplier=2.0, sampling_rate=0.1, budgets=((0.1, DELTA),), at_most=9) == 0
+    assert rounds_that_fit(past, rounds(2.0, 0.1, 1), budgets=budgets, at_most=count - 1) == count - 1
+    assert rounds_that_fit(past, rounds(2.0, 0.1, 1), budgets=((0.1, DELTA),), at_most=9) == 0
 
 
 @settings(max_examples=50, deadline=None)

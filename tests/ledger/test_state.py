@@ -7,7 +7,7 @@ from gdpfed.errors import PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.chain import following
 from gdpfed.ledger.spend import spent
-from gdpfed.ledger.state import replayed
+from gdpfed.ledger.state import LedgerState
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.privacy.cache import forget_memory
 from tests.ledger.books import DELTA, TWO, book, plan_for, play, start
@@ -51,22 +51,22 @@ def test_groups_are_fixed_in_a_run(shelf: Path) -> None:
         ledger.leave("people", ["0"])
         with pytest.raises(PrivacyError, match="cannot move"):
             ledger.enrol("run", ["0"], "group 2")
-        (place,) = ledger.join("people", parse_compact("1@9"))
-        ledger.enrol("run", [str(place)], "group 1")
-        assert ledger.state.run("run").assignment[place] == 0
+        (newcomer,) = ledger.join("people", parse_compact("1@9"))
+        ledger.enrol("run", [str(newcomer)], "group 1")
+        assert ledger.state.run("run").assignment[newcomer] == 0
         # A row that does it all the same is refused on replay.
         rows = ledger.store.rows
         content = {"run": "run", "clients": rows[-1].content["clients"], "group": "group 2"}
         forged = following(rows[-1].hash, len(rows) + 1, "enrol", content)
         with pytest.raises(PrivacyError, match=rf"row {forged.number} \(enrol\) cannot follow.*cannot move"):
-            replayed([*rows, forged])
+            LedgerState([*rows, forged])
 
 
 def test_the_cap_is_kept(shelf: Path) -> None:
     with book(shelf, factor=2.0) as ledger:
         start(ledger, plan=plan_for(cap=2))
-        for place in range(2):
-            ledger.reserve("run", place, "group 1").commit(np.array([1, 2]))
+        for number in range(2):
+            ledger.reserve("run", number, "group 1").commit(np.array([1, 2]))
         charge = ledger.reserve("run", 2, "group 1")
         with pytest.raises(PrivacyError, match=r"client '2' has taken part 2 times.*do not sample it again"):
             charge.commit(np.array([3, 2]))
@@ -86,4 +86,4 @@ def test_rows_out_of_place_are_refused(shelf: Path) -> None:
         rows = ledger.store.rows
         for kind in ("nothing", "ledger", "charge"):
             with pytest.raises(PrivacyError, match=rf"row 3 \({kind}\)"):
-                replayed([*rows, following(rows[-1].hash, 3, kind, {})])
+                LedgerState([*rows, following(rows[-1].hash, 3, kind, {})])

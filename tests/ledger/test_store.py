@@ -52,11 +52,11 @@ def test_killed_at_any_point(shelf: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert len(summary) == 17
-    for point, found in summary.items():
-        assert found["charged"] == found["released"] + found["lost"]
+    for point, counts in summary.items():
+        assert counts["charged"] == counts["released"] + counts["lost"]
         # A kill between the durable charge and the release loses a round; no other does.
         between = point in ("charge:after-journal", "charge:before-commit", "charge:after-commit", "release:before")
-        assert found["lost"] == (20 if between else 0), point
+        assert counts["lost"] == (20 if between else 0), point
     for point in ("charge:torn-journal", "charge:after-journal", "publish:after-journal"):
         verify_ledger(shelf / point.replace(":", "-") / "book")
 
@@ -194,23 +194,23 @@ def test_a_full_disk_stops_before_the_release(
     released = 0
     with Ledger.open(folder / "book") as ledger:
         # The log has to be longer than the journal for its own limit.
-        for place in range(2, 4):
-            charge = ledger.reserve("run", place, "everyone")
+        for number in range(2, 4):
+            charge = ledger.reserve("run", number, "everyone")
             charge.commit(np.array([1]))
             charge.publish("ab" * 32)
 
         def attempt() -> None:
             nonlocal released
-            made = None
+            reserved = None
             for step in ("reserve", "charge", "publish"):
                 with trouble(ledger, folder) if step == commit else contextlib.nullcontext():
                     if step == "reserve":
-                        made = ledger.reserve("run", 4, "everyone")
+                        reserved = ledger.reserve("run", 4, "everyone")
                     elif step == "charge":
-                        made.commit(np.array([2]))  # type: ignore[union-attr]
+                        reserved.commit(np.array([2]))  # type: ignore[union-attr]
                         released += 1
                     else:
-                        made.publish("cd" * 32)  # type: ignore[union-attr]
+                        reserved.publish("cd" * 32)  # type: ignore[union-attr]
 
         with pytest.raises(PrivacyError, match=f"cannot record '{commit}'.*nothing may be released"):
             attempt()
@@ -308,13 +308,13 @@ def test_a_writer_that_comes_in_between_is_seen(shelf: Path, monkeypatch: pytest
     both_records = storing._both_records
 
     def meanwhile(path: Path, database: sqlite3.Connection, key: bytes | None) -> Any:
-        found = both_records(path, database, key)
+        records = both_records(path, database, key)
         if not writers:
             # It appends itself to the list first: opening reads both records too.
             writers.append(ledger)
             writers.append(Ledger.open(path))
             writers[1].leave("people", ["1"])
-        return found
+        return records
 
     monkeypatch.setattr(storing, "_both_records", meanwhile)
     assert len(Ledger.read(shelf / "book").store.rows) == rows + 1
@@ -341,7 +341,7 @@ def test_refusals(shelf: Path) -> None:
     with pytest.raises((InputError, PrivacyError), match="not a database"):
         Ledger.open(shelf / "other")
     (shelf / "book.key").unlink()
-    with pytest.raises(InputError, match="--key"):
+    with pytest.raises(InputError, match="key_file"):
         Ledger.open(shelf / "book")
     # Without the key the seal is not checked, but all else is.
     assert Ledger.read(shelf / "book").store.key is None
@@ -378,8 +378,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_child_does_not_hold_the_lock(shelf: Path) -> None:
     book(shelf).close()
     command = [sys.executable, "-c", ORPHAN, str(shelf / "book")]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=60)
-    child = int(found.stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=60)
+    child = int(done.stdout)
     try:
         with Ledger.open(shelf / "book") as ledger:
             assert len(ledger.store.rows) == 2

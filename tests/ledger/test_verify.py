@@ -68,10 +68,10 @@ def test_a_whole_ledger_verifies(shelf: Path) -> None:
         ledger.leave("people", ["3"])
         # Below what is spent: allowed, and nothing can be charged any more.
         ledger.tighten("people", ["4"], epsilon=0.2)
-    found = verify_ledger(shelf / "book")
-    assert (found.num_clients, found.num_runs, found.num_charges, found.num_published) == (200, 1, 20, 20)
-    assert 0.82 < found.largest_share < 1 / 1.19
-    assert found.is_sealed
+    verified = verify_ledger(shelf / "book")
+    assert (verified.num_clients, verified.num_runs, verified.num_charges, verified.num_published) == (200, 1, 20, 20)
+    assert 0.82 < verified.largest_share < 1 / 1.19
+    assert verified.is_sealed
     (shelf / "book.key").unlink()
     assert not verify_ledger(shelf / "book").is_sealed
 

@@ -151,7 +151,7 @@ def clients(
 
     ledger = Ledger.read(path)
     found = _population(ledger, population)
-    places = found.places(names) if names else None
+    places = found.indices(names) if names else None
     listed = list(client_statuses(ledger.state, found, places))
     if not names:
         listed = sorted(listed, key=lambda one: -one.spent_release / one.epsilon)[: max(worst, 0)]
@@ -276,9 +276,9 @@ def receipt(
     ] = None,
 ) -> None:
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
+    from gdpfed.files import write_whole
     from gdpfed.ledger import receipts
     from gdpfed.ledger.book import Ledger
-    from gdpfed.ledger.private_file import private_file
 
     if check:
         try:
@@ -301,8 +301,7 @@ def receipt(
     if out is None:
         print_json(made)
         return
-    with private_file(out) as file:
-        file.write((json.dumps(made, indent=2) + "\n").encode())
+    write_whole(out, (json.dumps(made, indent=2) + "\n").encode(), private=True)
     console().print(f"{out}: receipt of client {client}", soft_wrap=True)
 
 

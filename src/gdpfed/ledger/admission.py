@@ -11,60 +11,18 @@ Guarantees (tests of the same name):
   a_tightened_budget_stops_its_group   from the next round on, while other groups go on.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.doubled import check_single
-from gdpfed.ledger.population import Population
-from gdpfed.ledger.spend import Budget, History, fits, merged, rounds_that_fit, spent, strictest
+from gdpfed.ledger.population import Population, grouped
+from gdpfed.ledger.spend import fits, rounds_that_fit, spent, strictest
 from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
-from gdpfed.privacy.accountant import SampledGaussian
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["check_admission", "check_extension", "limit_of", "one_more_fits", "rounds_left"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Clients of one class that would be in one group: what they have spent or are promised, and their budgets."""
-
-    group: int
-    history: History
-    budgets: tuple[Budget, ...]
-    first_client: int
-
-
-def _parts(state: LedgerState, population: Population, assignment: NDArray[np.int16]) -> Iterator[_Part]:
-    entering = np.flatnonzero(assignment >= 0)
-    width = int(assignment.max(initial=0)) + 1
-    pairs = population.class_of[entering].astype(np.int64) * width + assignment[entering]
-    order = np.argsort(pairs, kind="stable")
-    found, starts = np.unique(pairs[order], return_index=True)
-    ends = np.append(starts[1:], len(order))
-    for pair, start, end in zip(found.tolist(), starts, ends, strict=True):
-        clients = entering[order[start:end]]
-        yield _Part(
-            group=pair % width,
-            history=state.promised(population, pair // width),
-            budgets=strictest(population.epsilons[clients], population.deltas[clients]),
-            first_client=int(clients[0]),
-        )
-
-
-def _events(plan: Plan, group: int, num_rounds: int) -> list[SampledGaussian]:
-    planned = plan.groups[group]
-    if num_rounds == 0:
-        return []
-    return [
-        SampledGaussian(
-            noise_multiplier=planned.noise_multiplier, sampling_rate=planned.sampling_rate, num_rounds=num_rounds
-        )
-    ]
+__all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
 
 
 def check_admission(
@@ -73,103 +31,92 @@ def check_admission(
     """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
     spent and are promised."""
     check_single(state, population)
-    over = [
-        part
-        for part in _parts(state, population, assignment)
-        if not fits([*part.history, *_events(plan, part.group, plan.num_rounds)], part.budgets)
-    ]
-    if not over:
-        return
-    allowed = plan.num_rounds
-    worst = over[0]
-    for part in over:
-        group = plan.groups[part.group]
-        count = rounds_that_fit(
-            part.history,
-            noise_multiplier=group.noise_multiplier,
-            sampling_rate=group.sampling_rate,
-            budgets=part.budgets,
-            at_most=allowed,
+    entering = np.flatnonzero(assignment >= 0)
+    pairs = population.class_of[entering].astype(np.int64) * len(plan.groups) + assignment[entering]
+    allowed, worst = plan.num_rounds, ""
+    # Clients of one class that would be in one group are judged together.
+    for pair, members in grouped(pairs):
+        number, group = divmod(pair, len(plan.groups))
+        history, clients = state.promised(population, number), entering[members]
+        budgets = strictest(population.epsilons[clients], population.deltas[clients])
+        mechanism = plan.mechanism(plan.groups[group])
+        if fits([*history, mechanism], budgets):
+            continue
+        count = rounds_that_fit(history, mechanism, budgets=budgets, at_most=allowed)
+        if not worst or count < allowed:
+            epsilon, delta = budgets[0]
+            allowed = count
+            worst = (
+                f"in {plan.groups[group].name!r}, client {population.label(int(clients[0]))!r} and its like have "
+                f"epsilon {rounded_up(spent(history, delta=delta))} of {allowance(epsilon)} spent or promised (delta "
+                f"{delta_up(delta)})"
+            )
+    if worst:
+        holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
+        held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
+        raise ExhaustedError(
+            f"run {run!r} would exceed budgets before its end: {worst}; {allowed} of {plan.num_rounds} rounds would "
+            f"fit{held}",
+            rounds_left=allowed,
         )
-        if count < allowed:
-            allowed, worst = count, part
-    epsilon, delta = worst.budgets[0]
-    before = spent(worst.history, delta=delta)
-    holding = [
-        found.name
-        for found in state.runs.values()
-        if found.population is population and any(found.held(group) for group in range(len(found.charged)))
-    ]
-    held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-    raise ExhaustedError(
-        f"run {run!r} would exceed budgets before its end: in {plan.groups[worst.group].name!r}, client "
-        f"{population.label(worst.first_client)!r} and its like have epsilon {rounded_up(before)} of "
-        f"{allowance(epsilon)} spent or promised (delta {delta_up(delta)}); {allowed} of {plan.num_rounds} rounds "
-        f"would fit{held}",
-        rounds_left=allowed,
-    )
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
     """Raises ExhaustedError unless so many rounds in all keep the budgets of the run's clients."""
     check_single(state, run.population)
-    left = {
-        group: _fitting(state, run, group, at_most=max(num_rounds - run.charged[group], 0))
-        for group in range(len(run.charged))
-    }
-    for group, count in left.items():
-        if run.charged[group] + count < num_rounds:
-            total = run.charged[group] + count
+    for group, charged in enumerate(run.charged):
+        count = _fitting(state, run, group, at_most=max(num_rounds - charged, 0))
+        if charged + count < num_rounds:
             raise ExhaustedError(
                 f"run {run.name!r} cannot be extended to {num_rounds} rounds: {run.plan.groups[group].name!r} has "
-                f"budget for {total}; {count} more than the {run.charged[group]} that were charged",
+                f"budget for {charged + count}; {count} more than the {charged} that were charged",
                 rounds_left=count,
             )
 
 
 def _fitting(state: LedgerState, run: Run, group: int, *, at_most: int) -> int:
     """How many more charges of a group keep all budgets."""
-    population = run.population
-    planned = run.plan.groups[group]
     most = at_most
-    for number in population.classes_in(run.name, group):
+    for number in run.population.classes_in(run.name, group):
         most = rounds_that_fit(
-            state.promised(population, number, without=(run.name, group)),
-            noise_multiplier=planned.noise_multiplier,
-            sampling_rate=planned.sampling_rate,
-            budgets=population.strictest_of(number),
+            state.promised(run.population, number, without=(run.name, group)),
+            run.plan.mechanism(run.plan.groups[group]),
+            budgets=run.population.strictest_of(number),
             at_most=most,
         )
     return most
 
 
-def limit_of(state: LedgerState, run: Run, group: int) -> int:
+def _limit(state: LedgerState, run: Run, group: int) -> int:
     """How many charges of a group, in all, keep every budget; computed where a budget or a member changed."""
     limit = run.limits[group]
     if limit is None:
-        left = _fitting(state, run, group, at_most=max(run.num_rounds - run.charged[group], 0))
-        limit = run.charged[group] + left
+        charged = run.charged[group]
+        limit = charged + _fitting(state, run, group, at_most=max(run.num_rounds - charged, 0))
         run.limits[group] = limit
     return limit
 
 
-def one_more_fits(state: LedgerState, run: Run, group: int) -> bool:
-    """Whether one charge beyond what the run holds keeps every budget."""
-    population = run.population
-    return all(
-        fits(
-            merged(
-                [*state.promised(population, number, without=(run.name, group)), *run.event(group, run.held(group) + 1)]
-            ),
-            population.strictest_of(number),
+def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) -> None:
+    """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
+    check_single(state, run.population)
+    limit = _limit(state, run, group)
+    if run.charged[group] + pending < limit:
+        return
+    # Beyond what the run holds.
+    needed = run.held(group) + 1
+    if _fitting(state, run, group, at_most=needed) < needed:
+        raise ExhaustedError(
+            f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
+            f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
+            rounds_left=0,
         )
-        for number in population.classes_in(run.name, group)
-    )
+    run.limits[group] = limit + 1
 
 
 def rounds_left(state: LedgerState, run: Run) -> dict[str, int]:
     """For each group of an open run, how many of its remaining planned rounds it can still pay for."""
     return {
-        group.name: max(limit_of(state, run, number) - run.charged[number], 0) if run.is_open else 0
+        group.name: max(_limit(state, run, number) - run.charged[number], 0) if run.is_open else 0
         for number, group in enumerate(run.plan.groups)
     }

@@ -24,7 +24,6 @@ import datetime
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -32,15 +31,14 @@ from numpy.typing import NDArray
 
 import gdpfed
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.admission import check_admission, check_extension, limit_of, one_more_fits
-from gdpfed.ledger.chain import pack, pack_places, unpack_places
+from gdpfed.ledger.admission import check_admission, check_charge, check_extension
+from gdpfed.ledger.chain import pack, pack_sample, unpack_sample
 from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
-from gdpfed.ledger.doubled import check_new_clients, check_single
+from gdpfed.ledger.doubled import check_new_clients
 from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
-from gdpfed.ledger.spend import spent
-from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_participants, replayed
-from gdpfed.ledger.store import FaultPoint, Store
+from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_entering, check_participants, checked_assignment
+from gdpfed.ledger.store import FaultPoint, Store, no_fault
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import accountant_version, check_num_rounds
@@ -56,17 +54,17 @@ def _now() -> str:
 
 
 class Ledger:
-    """A ledger opened to write, or (`read`) a snapshot of one."""
+    """A ledger opened to write, or (`read`) a snapshot of one. ``store`` holds its rows, ``state`` what they say."""
 
-    def __init__(self, store: Store, state: LedgerState) -> None:
-        self._store = store
-        self.state = state
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.state = LedgerState(store.rows)
         self._num_applied = len(store.rows)
 
     @classmethod
-    def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
+    def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Ledger":
         """A new ledger without clients."""
-        ledger = cls(Store.create(Path(path), key_file=key_file, **_faults(fault)), LedgerState())
+        ledger = cls(Store.create(Path(path), key_file=key_file, fault=fault))
         ledger._begin()
         return ledger
 
@@ -75,16 +73,16 @@ class Ledger:
             "format": FORMAT,
             "id": secrets.token_hex(8),
             "gdpfed": gdpfed.__version__,
-            "public_key": public_key(self._store.key),
+            "public_key": public_key(self.store.key),
         }
         self._write([("ledger", about)])
 
     @classmethod
-    def open(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint | None = None) -> "Ledger":
+    def open(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Ledger":
         """An existing ledger, to write; refused while another process has it."""
-        store = Store.open(Path(path), key_file=key_file, **_faults(fault))
+        store = Store.open(Path(path), key_file=key_file, fault=fault)
         try:
-            ledger = cls(store, replayed(store.rows))
+            ledger = cls(store)
             if not store.rows:
                 # Whoever made the files stopped before the first row.
                 ledger._begin()
@@ -99,33 +97,26 @@ class Ledger:
     @classmethod
     def read(cls, path: str | Path, *, key_file: Path | None = None) -> "Ledger":
         """A snapshot, also while another process writes."""
-        store = Store.read(Path(path), key_file=key_file)
-        return cls(store, replayed(store.rows))
+        return cls(Store.read(Path(path), key_file=key_file))
 
     def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Lets go of the files."""
-        self._store.close()
-
-    @property
-    def store(self) -> Store:
-        """The rows."""
-        return self._store
+        self.store.close()
 
     def _write(self, entries: Sequence[Entry]) -> None:
-        if self._num_applied != len(self._store.rows):
+        """Makes rows durable, then applies them."""
+        if self._num_applied != len(self.store.rows):
             raise PrivacyError("a row was written and not counted (it stopped in the middle): open it again")
-        stamped = [(kind, {**content, "at": _now()}) for kind, content in entries]
-        for row in self._store.append(stamped):
-            self.state.apply(row)
-        self._num_applied = len(self._store.rows)
+        if entries:
+            for row in self.store.append([(kind, {**content, "at": _now()}) for kind, content in entries]):
+                self.state.apply(row)
+        self._num_applied = len(self.store.rows)
 
     # Clients.
 
@@ -151,66 +142,52 @@ class Ledger:
         return self.state.population(name)
 
     def join(self, population: str, budgets: Budgets, *, default_delta: float | None = None) -> IntArray:
-        """More clients; returns their places. They take part once they are enrolled in a run.
+        """More clients; returns their indices. They take part once they are enrolled in a run.
 
         Who states no delta gets ``default_delta``, or `Population.joining_delta`. Without names nobody can tell whether
         a client is new: who joins is another person by definition.
         """
-        found = self.state.population(population)
-        if (budgets.clients is None) != (found.labels is None):
-            named = "with" if found.labels is not None else "without"
-            raise InputError(f"expected clients {named} names, as the others of population {population!r} are")
-        for label in budgets.clients or ():
-            if label in found.places_by_label:
-                raise InputError(
-                    f"population {population!r} has a client {label!r} already: tighten its budget instead"
-                )
+        people = self.state.population(population)
+        people.check_joining(budgets.clients)
         check_new_clients(self.state, population, budgets.clients, other_people=True)
-        delta = found.joining_delta(len(budgets)) if default_delta is None else default_delta
-        before = len(found)
+        delta = people.joining_delta(len(budgets)) if default_delta is None else default_delta
+        before = len(people)
         self._write([("join", {"population": population, **packed_budgets(budgets, delta)})])
-        return np.arange(before, len(found), dtype=np.int64)
+        return np.arange(before, len(people), dtype=np.int64)
 
     def leave(self, population: str, clients: Sequence[str]) -> None:
         """These clients take no further part in any run; what they spent stands."""
-        places = self.state.population(population).places(clients)
-        self._write([("leave", {"population": population, "clients": pack(places)})])
+        leaving = self.state.population(population).indices(clients)
+        self._write([("leave", {"population": population, "clients": pack(leaving)})])
 
     def tighten(
         self, population: str, clients: Sequence[str], *, epsilon: float | None = None, delta: float | None = None
     ) -> None:
         """Lowers the budgets of these clients from the next charge on."""
-        found = self.state.population(population)
-        places = found.places(clients)
-        found.check_tighter(places, epsilon=epsilon, delta=delta)
-        content = {"population": population, "clients": pack(places), "epsilon": epsilon, "delta": delta}
+        people = self.state.population(population)
+        chosen = people.indices(clients)
+        people.check_tighter(chosen, epsilon=epsilon, delta=delta)
+        content = {"population": population, "clients": pack(chosen), "epsilon": epsilon, "delta": delta}
         self._write([("tighten", content)])
 
     # Runs.
 
     def start_run(self, name: str, population: str, plan: Plan, assignment: NDArray[Any]) -> Run:
         """Lets a run in, if all its rounds fit the budgets; ``assignment`` is each client's group, -1 for nobody."""
-        found = self.state.population(population)
-        if name in self.state.runs:
-            known = self.state.runs[name]
-            if known.plan_hash == plan_hash(plan):
-                raise InputError(f"the ledger has a run {name!r} already: resume it, or choose another name")
+        people = self.state.population(population)
+        known = self.state.runs.get(name)
+        if known is not None and known.plan_hash == plan_hash(plan):
+            raise InputError(f"the ledger has a run {name!r} already: resume it, or choose another name")
+        if known is not None:
             raise PrivacyError(
                 f"the ledger has a run {name!r} with another plan ({known.num_rounds} rounds): its charges stand; "
                 f"extend it, or start another run"
             )
         if not plan.is_private:
             raise PrivacyError(f"{plan.method} has no privacy: it would exceed every budget in its first round")
-        if len(assignment) != len(found):
-            raise InputError(
-                f"expected a group for each of {len(found)} clients of {population!r}, got {len(assignment)}"
-            )
-        given = np.asarray(assignment)
-        if not ((given >= -1) & (given < len(plan.groups))).all():
-            raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
-        groups = given.astype(np.int16)
-        _check_present(found, groups)
-        check_admission(self.state, found, plan, groups, run=name)
+        groups = checked_assignment(np.asarray(assignment), people, plan)
+        check_entering(people, groups)
+        check_admission(self.state, people, plan, groups, run=name)
         content = {
             "run": name,
             "population": population,
@@ -224,171 +201,107 @@ class Ledger:
 
     def enrol(self, run: str, clients: Sequence[str], group: str) -> None:
         """Lets clients of the population into a group of a running run; never into a second one."""
-        found = self.state.run(run)
-        places = found.population.places(clients)
-        number = found.group_number(group)
-        if not found.is_open:
+        running, number = self._open_group(run, group)
+        entering = running.population.indices(clients)
+        assignment = np.full(len(running.population), -1, dtype=np.int16)
+        assignment[entering] = number
+        check_entering(running.population, assignment, run=running)
+        rest = dataclasses.replace(running.plan, num_rounds=max(running.held(number), 1))
+        check_admission(self.state, running.population, rest, assignment, run=run)
+        self._write([("enrol", {"run": run, "clients": pack(entering), "group": group})])
+
+    def _open_group(self, run: str, group: str) -> tuple[Run, int]:
+        running, number = self.state.run_and_group(run, group)
+        if not running.is_open:
             raise PrivacyError(f"run {run!r} is closed: start another")
-        assignment = np.full(len(found.population), -1, dtype=np.int16)
-        assignment[places] = number
-        self.state.check_groups(found, assignment)
-        _check_present(found.population, assignment)
-        rest = dataclasses.replace(found.plan, num_rounds=max(found.held(number), 1))
-        check_admission(self.state, found.population, rest, assignment, run=run)
-        self._write([("enrol", {"run": run, "clients": pack(places), "group": group})])
+        return running, number
 
     def extend(self, run: str, num_rounds: int) -> None:
         """More rounds of the same mechanism than were planned, if they fit."""
-        found = self.state.run(run)
+        running = self.state.run(run)
         check_num_rounds(num_rounds)
-        if not found.is_open or num_rounds <= found.num_rounds:
-            raise InputError(f"expected an open run and more than its {found.num_rounds} rounds, got {num_rounds}")
-        check_extension(self.state, found, num_rounds)
+        if not running.is_open or num_rounds <= running.num_rounds:
+            raise InputError(f"expected an open run and more than its {running.num_rounds} rounds, got {num_rounds}")
+        check_extension(self.state, running, num_rounds)
         self._write([("extend", {"run": run, "num_rounds": num_rounds})])
 
     def close_run(self, run: str) -> None:
         """Ends a run: rounds that it held are free again. Records what each group's clients spent at most."""
-        found = self.state.run(run)
-        if found.is_open:
-            self._write([("close", {"run": run, "spent": self.spent_by_group(found)})])
+        ending = self.state.run(run)
+        if ending.is_open:
+            self._write([("close", {"run": run, "spent": self.spent_by_group(ending)})])
 
     def spent_by_group(self, run: Run) -> dict[str, float]:
         """The most that a client of each group has spent over all runs, at its delta."""
-        return {
-            group.name: max(
-                (
-                    spent(self.state.history(run.population, place), delta=delta)
-                    for place in run.population.classes_in(run.name, number)
-                    for _, delta in run.population.strictest_of(place)
-                ),
-                default=0.0,
-            )
-            for number, group in enumerate(run.plan.groups)
-        }
+        return {group.name: self.state.most_spent(run, number) for number, group in enumerate(run.plan.groups)}
 
-    # Charges.
-
-    def reserve(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> "Charge":
-        """The next attempt of a group's round, if every client of the group can pay for it; ``attempt`` is only
-        compared."""
-        made = self._reservable(run, round_number, group, attempt=attempt)
-        self._write([("reserve", made.place)])
-        return Charge(self, made)
+    # Charges: a round is charged by `charge_round`, or group by group by `reserve` and `Charge.commit`.
 
     def charge_round(
         self, run: str, round_number: int, participants: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, "Charge"], dict[str, ExhaustedError]]:
         """Charges several groups of a round in one durable step; returns the charges, and the groups that cannot pay.
 
-        ``participants`` are the places of each group's sampled clients. Groups that cannot pay must not take part.
+        ``participants`` are the indices of each group's sampled clients. Groups that cannot pay must not take part.
         """
-        made: dict[str, Attempt] = {}
+        attempts: dict[str, Attempt] = {}
         refused: dict[str, ExhaustedError] = {}
         for group in participants:
             try:
-                made[group] = self._reservable(run, round_number, group)
+                attempts[group] = self._reservable(run, round_number, group)
             except ExhaustedError as error:
                 refused[group] = error
         entries: list[Entry] = []
-        for group, attempt in made.items():
-            content = self._charge_content(attempt, participants[group])
-            entries += [("reserve", attempt.place), ("charge", content)]
-        if entries:
-            self._write(entries)
-        return {group: Charge(self, attempt) for group, attempt in made.items()}, refused
+        for group, attempt in attempts.items():
+            entries += [("reserve", attempt.address), self._charge_entry(attempt, participants[group])]
+        self._write(entries)
+        return {group: Charge(self, attempt) for group, attempt in attempts.items()}, refused
+
+    def reserve(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> "Charge":
+        """The next attempt of a group's round, if every client of the group can pay for it; ``attempt`` is only
+        compared."""
+        reserved = self._reservable(run, round_number, group, attempt=attempt)
+        self._write([("reserve", reserved.address)])
+        return Charge(self, reserved)
 
     def _reservable(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> Attempt:
-        found = self.state.run(run)
-        number = found.group_number(group)
-        if not found.is_open:
-            raise PrivacyError(f"run {run!r} is closed: start another")
-        if not 0 <= round_number < found.num_rounds:
+        running, number = self._open_group(run, group)
+        if not 0 <= round_number < running.num_rounds:
             raise PrivacyError(
-                f"expected a round from 0 to {found.num_rounds - 1} of run {run!r}, got {round_number}: extend "
-                f"the run first"
+                f"expected a round from 0 to {running.num_rounds - 1} of run {run!r}, got {round_number}: extend it"
             )
-        following = next_attempt(found.attempts_of(round_number, number))
+        following = next_attempt(running.attempts_of(round_number, number))
         if attempt is not None and attempt != following:
             raise PrivacyError(f"expected attempt {following} of round {round_number}, got {attempt}")
-        self._check_budget(found, number, pending=found.reserved(number))
+        check_charge(self.state, running, number, pending=running.count("reserved", number))
         return Attempt(run=run, round_number=round_number, attempt=following, group=group)
 
-    def _check_budget(self, run: Run, group: int, *, pending: int) -> None:
-        """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
-        check_single(self.state, run.population)
-        limit = limit_of(self.state, run, group)
-        if run.charged[group] + pending < limit:
-            return
-        if not one_more_fits(self.state, run, group):
-            raise ExhaustedError(
-                f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
-                f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
-                rounds_left=0,
-            )
-        run.limits[group] = limit + 1
+    def _charge_entry(self, attempt: Attempt, participants: NDArray[Any]) -> Entry:
+        run, group = self.state.run_and_group(attempt.run, attempt.group)
+        taking_part = np.sort(np.asarray(participants, dtype=np.int64))
+        check_participants(run, group, taking_part)
+        return "charge", {**attempt.address, "clients": pack_sample(taking_part)}
 
     def _abort_reservations(self) -> None:
         """Whoever made them is gone: there is one writer."""
-        stale = [
-            ("abort", {**attempt.place, "reason": "its process ended"})
-            for run in self.state.runs.values()
-            for attempts in run.attempts.values()
-            for attempt in attempts
-            if attempt.state == "reserved"
-        ]
-        if stale:
-            self._write(stale)
-
-    def _charge_content(self, attempt: Attempt, participants: NDArray[Any]) -> dict[str, Any]:
-        found = self.state.run(attempt.run)
-        places = np.sort(np.asarray(participants, dtype=np.int64))
-        check_participants(found, found.group_number(attempt.group), places)
-        return {**attempt.place, "clients": pack_places(places)}
-
-    def _commit(self, attempt: Attempt, participants: NDArray[Any]) -> None:
-        found = self.state.run(attempt.run)
-        if not found.is_open:
-            # What it held is free again, and another run may have it.
-            raise PrivacyError(f"run {attempt.run!r} was closed after {attempt} was reserved: it cannot be charged")
-        content = self._charge_content(attempt, participants)
-        # Budgets may have been tightened since the reservation.
-        self._check_budget(found, found.group_number(attempt.group), pending=0)
-        self._write([("charge", content)])
-
-    def participants(self, run: str, round_number: int, group: str) -> IntArray | None:
-        """Who took part in a group's round that was published; None if it was not."""
-        found = self.state.run(run)
-        attempts = found.attempts_of(round_number, found.group_number(group))
-        if not attempts or attempts[-1].state != "published":
-            return None
-        for row in reversed(self._store.rows):
-            if row.kind == "charge":
-                content = row.content
-                if attempts[-1].place.items() <= content.items():
-                    return unpack_places(content["clients"])
-        raise AssertionError("a published attempt was charged")
+        attempts = (attempt for run in self.state.runs.values() for attempt in run.all_attempts())
+        reason = {"reason": "its process ended"}
+        self._write([("abort", {**one.address, **reason}) for one in attempts if one.state == "reserved"])
 
     def charge(self, run: str, round_number: int, group: str) -> "Charge":
         """The last attempt of a group's round."""
-        found = self.state.run(run)
-        return Charge(self, found.attempts_of(round_number, found.group_number(group))[-1])
+        known, number = self.state.run_and_group(run, group)
+        return Charge(self, known.attempts_of(round_number, number)[-1])
 
-    def attempt(self, run: str, round_number: int, group: str, attempt: int) -> Attempt:
-        """An attempt as it stands now."""
-        found = self.state.run(run)
-        return found.attempts_of(round_number, found.group_number(group))[attempt]
-
-
-def _check_present(population: Population, assignment: NDArray[np.int16]) -> None:
-    gone = population.has_left & (assignment >= 0)
-    if gone.any():
-        raise PrivacyError(
-            f"client {population.label(int(np.argmax(gone)))!r} has left population {population.name!r}: leave it out"
-        )
-
-
-def _faults(fault: FaultPoint | None) -> dict[str, Any]:
-    return {} if fault is None else {"fault": fault}
+    def participants(self, run: str, round_number: int, group: str) -> IntArray | None:
+        """Who took part in a group's round that was published; None if it was not."""
+        known, number = self.state.run_and_group(run, group)
+        attempts = known.attempts_of(round_number, number)
+        if not attempts or attempts[-1].state != "published":
+            return None
+        address = attempts[-1].address.items()
+        charges = (row.content for row in reversed(self.store.rows) if row.kind == "charge")
+        return next(unpack_sample(content["clients"]) for content in charges if address <= content.items())
 
 
 class Charge:
@@ -401,13 +314,20 @@ class Charge:
     @property
     def attempt(self) -> Attempt:
         """How far it came."""
-        own = self._attempt
-        return self._ledger.attempt(own.run, own.round_number, own.group, own.attempt)
+        run, group = self._ledger.state.run_and_group(self._attempt.run, self._attempt.group)
+        return run.attempts_of(self._attempt.round_number, group)[self._attempt.attempt]
 
     def commit(self, participants: NDArray[Any]) -> None:
-        """Charges every client of the group, durably; ``participants`` are the places of those that were sampled."""
+        """Charges every client of the group, durably; ``participants`` are the indices of those that were sampled."""
         moved(self.attempt, "charged")
-        self._ledger._commit(self._attempt, participants)
+        run, group = self._ledger.state.run_and_group(self._attempt.run, self._attempt.group)
+        if not run.is_open:
+            # What it held is free again, and another run may have it.
+            raise PrivacyError(f"run {run.name!r} was closed after {self._attempt} was reserved: it cannot be charged")
+        entry = self._ledger._charge_entry(self._attempt, participants)
+        # Budgets may have been tightened since the reservation.
+        check_charge(self._ledger.state, run, group)
+        self._ledger._write([entry])
 
     def publish(self, content_hash: str) -> None:
         """Says what was released. Again with the same hash changes nothing; with another raises PrivacyError."""
@@ -416,7 +336,7 @@ class Charge:
     def abort(self, reason: str) -> None:
         """Gives a reservation back; a charge cannot be."""
         moved(self.attempt, "aborted")
-        self._ledger._write([("abort", {**self._attempt.place, "reason": reason})])
+        self._ledger._write([("abort", {**self._attempt.address, "reason": reason})])
 
 
 def publish(charges: Sequence[Charge], *content_hashes: str) -> None:
@@ -426,6 +346,6 @@ def publish(charges: Sequence[Charge], *content_hashes: str) -> None:
     for charge, content_hash in zip(charges, hashes, strict=True):
         before = charge.attempt
         if moved(before, "published", content_hash=content_hash) != before:
-            entries.append(("publish", {**before.place, "content_hash": content_hash}))
+            entries.append(("publish", {**before.address, "content_hash": content_hash}))
     if entries:
         charges[0]._ledger._write(entries)

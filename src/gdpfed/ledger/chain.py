@@ -12,7 +12,6 @@ Does not: notice that the last rows are missing; the store's sealed head does.
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import zlib
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import PrivacyError
 
-__all__ = ["GENESIS", "Row", "checked_chain", "following", "pack", "pack_places", "row_hash", "unpack", "unpack_places"]
+__all__ = ["GENESIS", "Row", "checked_chain", "following", "pack", "pack_sample", "row_hash", "unpack", "unpack_sample"]
 
 # What the first row's hash is chained to.
 GENESIS = hashlib.sha256(b"gdpfed ledger").hexdigest()
@@ -60,7 +59,7 @@ def following(previous: str, number: int, kind: str, content: Mapping[str, Any])
 
 def checked_chain(rows: Iterable[Row], *, source: str) -> list[Row]:
     """The rows as a list, if they are numbered from 1 and chained; else PrivacyError names the first that is not."""
-    found: list[Row] = []
+    checked: list[Row] = []
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         if row.number != expected:
@@ -70,45 +69,43 @@ def checked_chain(rows: Iterable[Row], *, source: str) -> list[Row]:
         if row.hash != row_hash(previous, row.number, row.kind, row.body):
             raise PrivacyError(
                 f"row {row.number} ({row.kind}) of {source} does not match its hash: it, or the row before it, was "
-                f"edited, "
-                f"moved or replaced; restore an untouched copy"
+                f"edited, moved or replaced; restore an untouched copy"
             )
         previous = row.hash
-        found.append(row)
-    return found
+        checked.append(row)
+    return checked
 
 
 def pack(array: NDArray[Any]) -> str:
     """An array of numbers as a short text."""
-    plain = np.ascontiguousarray(array)
-    kind = plain.dtype.newbyteorder("<").str
-    data = zlib.compress(plain.astype(kind, copy=False).tobytes(), level=1)
-    return f"{kind}:{base64.b64encode(data).decode()}"
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return f"{little.dtype.str}:{base64.b64encode(zlib.compress(little.tobytes(), level=1)).decode()}"
 
 
 def unpack(text: str) -> NDArray[Any]:
     """The array that `pack` made the text of."""
     kind, _, data = text.partition(":")
     try:
-        found = np.frombuffer(zlib.decompress(base64.b64decode(data, validate=True)), dtype=np.dtype(kind))
-    except (ValueError, TypeError, zlib.error, binascii.Error):
+        array = np.frombuffer(zlib.decompress(base64.b64decode(data, validate=True)), dtype=np.dtype(kind))
+    except (ValueError, TypeError, zlib.error):
         raise PrivacyError(
             "expected a packed array in a row of the ledger, got something else: it was edited"
         ) from None
-    return found.astype(found.dtype.newbyteorder("="))
+    return array.astype(array.dtype.newbyteorder("="))
 
 
-def pack_places(places: NDArray[np.int64]) -> str:
-    """Places of clients, each once and in increasing order, as a short text: the gaps between them."""
-    gaps = np.diff(places, prepend=-1)
-    if (gaps < 1).any():
-        raise PrivacyError("expected every participant once, in increasing order")
+def pack_sample(clients: NDArray[np.int64]) -> str:
+    """Indices of clients, each once and in increasing order, as a short text: the gaps between them."""
+    gaps = _checked_gaps(np.diff(clients, prepend=-1))
     return pack(gaps.astype(np.uint16 if gaps.max(initial=0) < 1 << 16 else np.uint32))
 
 
-def unpack_places(text: str) -> NDArray[np.int64]:
-    """The places that `pack_places` made the text of."""
-    gaps = unpack(text).astype(np.int64)
+def unpack_sample(text: str) -> NDArray[np.int64]:
+    """The indices that `pack_sample` made the text of."""
+    return np.cumsum(_checked_gaps(unpack(text).astype(np.int64))) - 1
+
+
+def _checked_gaps(gaps: NDArray[np.int64]) -> NDArray[np.int64]:
     if (gaps < 1).any():
         raise PrivacyError("expected every participant once, in increasing order")
-    return np.cumsum(gaps) - 1
+    return gaps

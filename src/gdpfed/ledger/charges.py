@@ -41,16 +41,21 @@ class Attempt:
     """One attempt of a group's sum in a round, and how far it came."""
 
     run: str
+    group: str
     round_number: int
     attempt: int
-    group: str
     state: ChargeState = "reserved"
     content_hash: str | None = None
 
     @property
-    def place(self) -> dict[str, Any]:
+    def address(self) -> dict[str, Any]:
         """What names it in a row."""
         return {"run": self.run, "round": self.round_number, "attempt": self.attempt, "group": self.group}
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether it is paid for, published or not."""
+        return self.state in ("charged", "published")
 
     def __str__(self) -> str:
         return f"round {self.round_number}, attempt {self.attempt} of {self.group!r} in run {self.run!r}"

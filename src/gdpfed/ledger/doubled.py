@@ -17,11 +17,12 @@ Guarantees (tests of the same name):
 Does not: know that two names are one person, nor that clients without names are who they are said to be.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from gdpfed.errors import PrivacyError
 from gdpfed.ledger.population import Population
-from gdpfed.ledger.spend import History, merged, spent
+from gdpfed.ledger.spend import History, spent
 from gdpfed.ledger.state import LedgerState
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
@@ -38,9 +39,9 @@ def check_new_clients(
 
     ``other_people``: somebody said that nobody is; it counts only where there are no names to compare.
     """
-    found = next(state.shared(clients or (), population=population), None)
-    if found is not None:
-        label, other = found
+    doubled = next(state.shared(clients or (), population=population), None)
+    if doubled is not None:
+        label, other = doubled
         raise PrivacyError(
             f"client {label!r} is in population {other!r} of this ledger (who has left counts too: what it spent "
             f"stands): in {population!r} it would have a second budget; leave it out, and use it in {other!r}"
@@ -49,9 +50,8 @@ def check_new_clients(
     others = [name for name in silent if name != population]
     if others and not other_people:
         raise PrivacyError(
-            f"population {population!r} and {', '.join(map(repr, others))} cannot be compared, because not all have "
-            f"names: whoever is in both would have two budgets. Give all clients names, or, if nobody is in both, say "
-            f"so: --other-people (other_people=True)"
+            f"population {population!r} and {_listed(others)} cannot be compared, because not all have names: whoever "
+            f"is in both would have two budgets. Give all clients names, or say with other_people that nobody is"
         )
 
 
@@ -64,22 +64,22 @@ def unsettled(state: LedgerState) -> dict[str, tuple[str, ...]]:
     return state.unsettled
 
 
-def _standings(state: LedgerState, label: str, names: Sequence[str]) -> list[tuple[Population, int]]:
-    populations = [state.populations[name] for name in names]
-    return [(population, population.places_by_label[label]) for population in populations]
-
-
-def _history(state: LedgerState, population: Population, place: int) -> History:
-    return state.history(population, int(population.class_of[place]))
+def _standings(state: LedgerState, label: str, names: Sequence[str]) -> list[tuple[float, float, History, bool]]:
+    """Of one client in each of these populations: epsilon, delta, what it was charged, and whether it has left."""
+    at = [(population, population.index(label)) for population in map(state.population, names)]
+    return [
+        (float(one.epsilons[i]), float(one.deltas[i]), state.history(one, int(one.class_of[i])), bool(one.has_left[i]))
+        for one, i in at
+    ]
 
 
 def _is_settled(state: LedgerState, label: str, names: Sequence[str]) -> bool:
-    all_of_it = _standings(state, label, names)
-    active = [(one, place) for one, place in all_of_it if not one.has_left[place] or _history(state, one, place)]
+    standings = _standings(state, label, names)
+    active = [(epsilon, delta) for epsilon, delta, history, has_left in standings if history or not has_left]
     return len(active) <= 1 and all(
-        one.epsilons[place] <= other.epsilons[there] and one.deltas[place] <= other.deltas[there]
-        for one, place in active
-        for other, there in all_of_it
+        epsilon <= other_epsilon and delta <= other_delta
+        for epsilon, delta in active
+        for other_epsilon, other_delta, _, _ in standings
     )
 
 
@@ -90,48 +90,49 @@ def check_single(state: LedgerState, population: Population) -> None:
     here = [
         label
         for label, names in unsettled(state).items()
-        if population.name in names and not population.has_left[population.places_by_label[label]]
+        if population.name in names and not population.has_left[population.index(label)]
     ]
     if here:
         others = [name for name in unsettled(state)[here[0]] if name != population.name]
         raise PrivacyError(
             f"client {here[0]!r}{_more(len(here) - 1)} of population {population.name!r} has a second budget in "
-            f"{', '.join(map(repr, others))}: nothing is charged for {population.name!r} meanwhile. Where it was never "
-            f"charged, let it leave (gdpfed ledger leave LEDGER --population NAME CLIENT...), and tighten its budget "
-            f"to the lowest of them; if it was charged in several, let it leave {population.name!r}. gdpfed ledger "
-            f"verify names all such clients"
+            f"{_listed(others)}: nothing is charged for {population.name!r} meanwhile. Where it was never charged, let "
+            f"it leave (gdpfed ledger leave), and tighten its budget to the lowest of them; if it was charged in "
+            f"several, let it leave {population.name!r}. gdpfed ledger verify names all such clients"
         )
 
 
 def check_no_doubled(state: LedgerState) -> None:
     """Raises PrivacyError with the clients that have more than one budget, and what the first has spent in all."""
-    found = unsettled(state)
-    if not found:
+    clients = unsettled(state)
+    if not clients:
         return
-    first, names = next(iter(found.items()))
-    standings = _standings(state, first, names)
-    delta = min(float(population.deltas[place]) for population, place in standings)
-    epsilon = min(float(population.epsilons[place]) for population, place in standings)
-    cost = spent(merged(e for one, place in standings for e in _history(state, one, place)), delta=delta)
-    named = list(found)[:_MOST_NAMED]
+    first, names = next(iter(clients.items()))
+    epsilons, deltas, histories, _ = zip(*_standings(state, first, names), strict=True)
+    epsilon, delta = min(epsilons), min(deltas)
+    cost = spent(itertools.chain(*histories), delta=delta)
+    named = list(clients)[:_MOST_NAMED]
     raise PrivacyError(
-        f"expected every client in one population, got {len(found)} in several: "
-        f"{', '.join(map(repr, named))}{_more(len(found) - len(named))}. {first!r} is in "
-        f"{', '.join(map(repr, names))} and spent epsilon {rounded_up(cost)} in all at delta {delta_up(delta)}, of "
-        f"{allowance(epsilon)} that it allowed. Let such clients leave (gdpfed ledger leave); what they spent stands"
+        f"expected every client in one population, got {len(clients)} in several: {_listed(named)}"
+        f"{_more(len(clients) - len(named))}. {first!r} is in {_listed(names)} and spent epsilon {rounded_up(cost)} in "
+        f"all at delta {delta_up(delta)}, of {allowance(epsilon)} that it allowed. Let such clients leave (gdpfed "
+        f"ledger leave); what they spent stands"
     )
 
 
 def not_compared(state: LedgerState) -> list[str]:
     """Populations that were added without a word on whether they are other people, where names could not tell."""
-    seen: list[Population] = []
-    found = []
-    for population in state.populations.values():
-        silent = any(one.labels is None or population.labels is None for one in seen)
-        if silent and not population.are_other_people:
-            found.append(population.name)
-        seen.append(population)
-    return found
+    populations = list(state.populations.values())
+    return [
+        population.name
+        for number, population in enumerate(populations)
+        if not population.are_other_people
+        and any(earlier.labels is None or population.labels is None for earlier in populations[:number])
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _more(count: int) -> str:

@@ -13,19 +13,18 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from gdpfed.errors import InputError, suggestion
+from gdpfed.files import whole_file
 from gdpfed.ledger.book import Ledger
-from gdpfed.ledger.private_file import private_file
 from gdpfed.ledger.status import client_statuses, run_history, run_status
 
-__all__ = ["CONTENTS", "Content", "as_json", "export"]
+__all__ = ["CONTENTS", "as_json", "export"]
 
-Content = Literal["status", "clients", "charges", "rows"]
-CONTENTS: tuple[Content, ...] = get_args(Content)
+CONTENTS = ("status", "clients", "charges", "rows")
 
 
 def as_json(value: Any) -> dict[str, Any]:
@@ -45,15 +44,12 @@ def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, An
         for population in state.populations.values():
             for client in client_statuses(state, population):
                 yield {"population": population.name, **as_json(client)}
-    elif content in ("charges", "status"):
+    elif content == "status":
         for run in state.runs.values():
-            found: Iterable[Any] = (
-                run_history(state, run, ledger.store.rows, points=points)
-                if content == "charges"
-                else run_status(state, run)
-            )
-            for part in found:
-                yield as_json(part)
+            yield from map(as_json, run_status(state, run))
+    elif content == "charges":
+        for run in state.runs.values():
+            yield from map(as_json, run_history(state, run, ledger.store.rows, points=points))
     else:
         raise InputError(f"expected one of {', '.join(CONTENTS)}, got {content!r}{suggestion(content, CONTENTS)}")
 
@@ -64,7 +60,7 @@ def export(ledger: Ledger, content: str, path: Path, *, points: int = 10) -> int
     if kind not in (".json", ".csv"):
         raise InputError(f"expected a file name that ends in .json or .csv, got {path.name!r}")
     records = list(_records(ledger, content, points))
-    with private_file(path) as file:
+    with whole_file(path, private=True) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         if kind == ".json":
             about = {"ledger": ledger.state.about["id"], "head": [len(ledger.store.rows), ledger.store.last_hash]}

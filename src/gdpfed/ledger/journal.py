@@ -6,29 +6,17 @@ rows that only the journal has are believed because of it. The store writes and 
 its rows.
 """
 
-import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gdpfed.files import private_opener, write_whole
 from gdpfed.ledger.chain import GENESIS, Row, row_hash
-from gdpfed.ledger.private_file import private_file, private_opener
+from gdpfed.ledger.keys import head_seal
 
-__all__ = [
-    "JournalRows",
-    "companion",
-    "head_seal",
-    "journal_line",
-    "open_journal",
-    "private_opener",
-    "read_journal",
-    "rewrite_journal",
-    "sync_folder",
-    "write_all",
-]
+__all__ = ["JournalRows", "companion", "journal_line", "open_journal", "read_journal", "rewrite_journal", "write_all"]
 
 _BETWEEN = b"\x1e"
 
@@ -52,11 +40,6 @@ class JournalRows:
         return self.is_torn or self.num_written > len(self.rows)
 
 
-def head_seal(key: bytes, number: int, last_hash: str) -> str:
-    """The MAC of a ledger's length and last hash."""
-    return hmac.new(key, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
-
-
 def journal_line(rows: Sequence[Row], *, key: bytes) -> bytes:
     """Rows that were added together, as one line: a line that was cut off is none of them."""
     parts = [f"{row.number}\t{row.kind}\t{row.hash}\t{row.body}".encode() for row in rows]
@@ -78,37 +61,27 @@ def read_journal(path: Path, *, key: bytes | None = None) -> JournalRows:
         *parts, last = line.split(_BETWEEN)
         parts, seal = (parts, last) if b"\t" not in last else ([*parts, last], b"")
         num_written += max(len(parts), 1)
-        added = _following(rows, parts) if is_whole else None
-        if added is None or (key is not None and not _is_sealed(added[-1], seal, key)):
-            is_whole = False
-            continue
+        added = _following(rows, parts, seal=seal, key=key) if is_whole else []
+        is_whole = bool(added)
         rows += added
     return JournalRows(rows=rows, num_written=num_written, is_torn=bool(rest))
 
 
-def _following(before: list[Row], parts: list[bytes]) -> list[Row] | None:
-    """The rows of a line, if they follow those before."""
+def _following(before: list[Row], parts: list[bytes], *, seal: bytes, key: bytes | None) -> list[Row]:
+    """The rows of a line; none if they do not follow those before, or are not sealed."""
     added: list[Row] = []
-    previous = before[-1].hash if before else GENESIS
+    last_hash = before[-1].hash if before else GENESIS
     for number, part in enumerate(parts, start=len(before) + 1):
-        row = _parsed(part)
-        if row is None or row.number != number or row.hash != row_hash(previous, number, row.kind, row.body):
-            return None
-        previous = row.hash
-        added.append(row)
-    return added or None
-
-
-def _is_sealed(row: Row, seal: bytes, key: bytes) -> bool:
-    return hmac.compare_digest(seal, head_seal(key, row.number, row.hash).encode())
-
-
-def _parsed(line: bytes) -> Row | None:
-    try:
-        number, kind, digest, body = line.decode().split("\t", 3)
-        return Row(number=int(number), kind=kind, body=body, hash=digest)
-    except ValueError:
-        return None
+        try:
+            stated, kind, digest, body = part.decode().split("\t", 3)
+        except ValueError:
+            return []
+        if stated != str(number) or digest != row_hash(last_hash, number, kind, body):
+            return []
+        last_hash = digest
+        added.append(Row(number=number, kind=kind, body=body, hash=digest))
+    expected = seal if key is None else head_seal(key, len(before) + len(added), last_hash).encode()
+    return added if hmac.compare_digest(seal, expected) else []
 
 
 def open_journal(path: Path) -> IO[bytes]:
@@ -118,21 +91,11 @@ def open_journal(path: Path) -> IO[bytes]:
 
 def rewrite_journal(path: Path, rows: Sequence[Row], *, key: bytes) -> None:
     """Replaces the journal, whole or not at all."""
-    with private_file(companion(path, "journal")) as file:
-        file.writelines(journal_line([row], key=key) for row in rows)
-    sync_folder(path.parent)
+    lines = (journal_line([row], key=key) for row in rows)
+    write_whole(companion(path, "journal"), b"".join(lines), private=True, durable=True)
 
 
 def write_all(file: IO[bytes], content: bytes) -> None:
     """An unbuffered write may be short."""
     while content:
         content = content[file.write(content) :]
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

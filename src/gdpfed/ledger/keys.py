@@ -1,18 +1,54 @@
-"""The key that signs receipts: Ed25519, derived from the ledger's secret.
+"""The secret of a ledger: 32 bytes that seal its head and sign its receipts.
 
-Place: beside the store. The public half stands in the ledger's first row, so that the chain covers it. Needs the
-package cryptography (the extra `secure`); a ledger made without it works, and signs nothing.
+Place: under the store. A seal is an HMAC. Receipts are signed with Ed25519, by a key derived from it; the public
+half stands in the ledger's first row, so that the chain covers it. Signing needs the package cryptography (the extra
+`secure`); a ledger made without it works, and signs nothing.
 """
 
+import contextlib
 import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.files import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["is_signed", "public_key", "sign"]
+__all__ = ["KEY_BYTES", "head_seal", "is_signed", "make_key", "public_key", "read_key", "sign"]
+
+KEY_BYTES = 32
+
+
+def read_key(path: Path) -> bytes:
+    """The secret of a ledger, from its key file."""
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the ledger's key {str(path)!r}: {error.strerror}; give its path as key_file"
+        ) from None
+    if len(key) != KEY_BYTES:
+        raise InputError(f"expected {KEY_BYTES} bytes in the key file {str(path)!r}, got {len(key)}: restore its copy")
+    return key
+
+
+def make_key(path: Path) -> None:
+    """Whole or not at all: half a key would be in the way for ever. One that another process makes is not replaced."""
+    draft = path.with_name(f"{path.name}.new{os.getpid()}")
+    write_whole(draft, secrets.token_bytes(KEY_BYTES), private=True)
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
+
+
+def head_seal(secret: bytes, number: int, last_hash: str) -> str:
+    """The MAC of a ledger's length and last hash."""
+    return hmac.new(secret, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
 
 
 def _private(secret: bytes) -> "Ed25519PrivateKey":
@@ -25,10 +61,8 @@ def _private(secret: bytes) -> "Ed25519PrivateKey":
 
 def public_key(secret: bytes | None) -> str | None:
     """The public half in hexadecimal; None without a secret or without the package."""
-    if secret is None:
-        return None
     try:
-        return _private(secret).public_key().public_bytes_raw().hex()
+        return _private(secret).public_key().public_bytes_raw().hex() if secret else None
     except MissingExtraError:
         return None
 

@@ -12,9 +12,8 @@ Guarantees (tests of the same name):
 """
 
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.privacy.rounding import allowance
 
-__all__ = ["Population", "Stay", "packed_budgets"]
+__all__ = ["IntArray", "Population", "Stay", "grouped", "packed_budgets"]
 
 IntArray = NDArray[np.int64]
 
@@ -44,12 +43,17 @@ class Stay:
     end: int | None = None
 
 
+def grouped(keys: NDArray[Any]) -> Iterator[tuple[int, IntArray]]:
+    """Each distinct key, and where it stands in ``keys``."""
+    order = np.argsort(keys, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(part):
+            yield int(keys[part[0]]), part
+
+
 def packed_budgets(budgets: Budgets, default_delta: float) -> dict[str, Any]:
     """Budgets as a row's content."""
-    content: dict[str, Any] = {
-        "epsilons": pack(budgets.epsilons),
-        "deltas": pack(budgets.deltas_or(default_delta)),
-    }
+    content: dict[str, Any] = {"epsilons": pack(budgets.epsilons), "deltas": pack(budgets.deltas_or(default_delta))}
     if budgets.clients is not None:
         if any("\n" in label for label in budgets.clients):
             raise InputError("expected client labels without line breaks in a ledger")
@@ -58,7 +62,7 @@ def packed_budgets(budgets: Budgets, default_delta: float) -> dict[str, Any]:
 
 
 class Population:
-    """Clients by place, 0, 1, ... in the order in which they joined; nobody is ever taken out of the arrays."""
+    """Clients by index, 0, 1, ... in the order in which they joined; nobody is ever taken out of the arrays."""
 
     def __init__(self, name: str, content: dict[str, Any]) -> None:
         self.name = name
@@ -73,35 +77,35 @@ class Population:
         # What the server has seen of each client: the sum of 1 / noise_multiplier^2 over its participations.
         self.precision: NDArray[np.float64] = np.empty(0)
         self.classes: list[tuple[Stay, ...]] = []
-        self._strictest: dict[int, tuple[Budget, ...]] = {}
+        self._strictest: dict[int, tuple[Budget, ...]] | None = None
         self.join(content)
 
     def __len__(self) -> int:
         return len(self.epsilons)
 
-    def label(self, place: int) -> str:
+    def label(self, index: int) -> str:
         """A client's name."""
-        return str(place) if self.labels is None else self.labels[place]
+        return str(index) if self.labels is None else self.labels[index]
 
     @functools.cached_property
-    def places_by_label(self) -> dict[str, int]:
+    def index_by_label(self) -> dict[str, int]:
         """Where each named client stands."""
-        return {label: place for place, label in enumerate(self.labels or ())}
+        return {label: index for index, label in enumerate(self.labels or ())}
 
-    def places(self, labels: Sequence[str]) -> IntArray:
-        """The places of clients by label; without labels a client's name is its place."""
-        if self.labels is None:
-            found = [int(label) if label.isdecimal() else -1 for label in labels]
-            missing = next(
-                (label for label, place in zip(labels, found, strict=True) if not 0 <= place < len(self)), None
-            )
+    def index(self, label: str) -> int:
+        """Where a client stands; without labels a client's name is its index."""
+        if self.labels is not None:
+            index = self.index_by_label.get(label, -1)
         else:
-            found = [self.places_by_label.get(label, -1) for label in labels]
-            missing = next((label for label, place in zip(labels, found, strict=True) if place < 0), None)
-        if missing is not None:
-            known = [] if self.labels is None else self.labels[:1000]
-            raise InputError(f"population {self.name!r} has no client {missing!r}{suggestion(missing, known)}")
-        return np.array(found, dtype=np.int64)
+            index = int(label) if label.isdecimal() else -1
+        if not 0 <= index < len(self):
+            known = (self.labels or [])[:1000]
+            raise InputError(f"population {self.name!r} has no client {label!r}{suggestion(label, known)}")
+        return index
+
+    def indices(self, labels: Iterable[str]) -> IntArray:
+        """Where clients stand, by label."""
+        return np.array([self.index(label) for label in labels], dtype=np.int64)
 
     def joining_delta(self, num_joining: int) -> float:
         """For clients that join and state no delta: as for a new population, clients ** -1.1, those who join among
@@ -109,21 +113,24 @@ class Population:
         own = float(self.deltas.max()) if self.default_delta is None else self.default_delta
         return min(math.pow(len(self) + num_joining, -1.1), own)
 
+    def check_joining(self, labels: Sequence[str] | None) -> None:
+        """Raises InputError unless the clients have names where the others do, and none is there already."""
+        if (labels is None) != (self.labels is None):
+            named = "with" if self.labels is not None else "without"
+            raise InputError(f"expected clients {named} names, as the others of population {self.name!r} are")
+        taken = next((label for label in labels or () if label in self.index_by_label), None) if len(self) else None
+        if taken is not None:
+            raise InputError(f"population {self.name!r} has a client {taken!r} already: tighten its budget instead")
+
     def join(self, content: dict[str, Any]) -> None:
         """New clients, with budgets and no past."""
         epsilons, deltas = unpack(content["epsilons"]), unpack(content["deltas"])
-        if ("labels" in content) != (self.labels is not None):
-            raise InputError(
-                f"expected clients of {self.name!r} {'with' if self.labels is not None else 'without'} labels"
-            )
-        if self.labels is not None:
-            added = unpack(content["labels"]).tobytes().decode().split("\n")
-            taken = next((label for label in added if label in self.places_by_label), None) if len(self) else None
-            if taken is not None:
-                raise InputError(f"population {self.name!r} has a client {taken!r} already")
-            if "places_by_label" in self.__dict__:
-                self.places_by_label.update((label, place) for place, label in enumerate(added, start=len(self)))
-            self.labels = [*self.labels, *added]
+        labels = unpack(content["labels"]).tobytes().decode().split("\n") if "labels" in content else None
+        self.check_joining(labels)
+        if self.labels is not None and labels is not None:
+            if "index_by_label" in self.__dict__:
+                self.index_by_label.update((label, index) for index, label in enumerate(labels, start=len(self)))
+            self.labels = [*self.labels, *labels]
         count = len(epsilons)
         self.epsilons = np.concatenate([self.epsilons, epsilons])
         self.deltas = np.concatenate([self.deltas, deltas])
@@ -131,67 +138,50 @@ class Population:
         self.precision = np.concatenate([self.precision, np.zeros(count)])
         self.class_of = np.concatenate([self.class_of, np.full(count, len(self.classes), dtype=np.int32)])
         self.classes.append(())
-        self._strictest.clear()
+        self._strictest = None
 
-    def check_tighter(self, places: IntArray, *, epsilon: float | None, delta: float | None) -> None:
-        """Raises PrivacyError if a budget would be raised."""
-        if epsilon is not None:
-            check_epsilon(epsilon)
-        if delta is not None:
-            check_delta(delta)
-        for name, value, values in (("epsilon", epsilon, self.epsilons), ("delta", delta, self.deltas)):
-            over = values[places] < (-np.inf if value is None else value)
-            if over.any():
-                first = int(places[np.argmax(over)])
+    def check_tighter(self, clients: IntArray, *, epsilon: float | None, delta: float | None) -> None:
+        """Raises PrivacyError if a budget of these clients would be raised."""
+        for name, value, values, check in (
+            ("epsilon", epsilon, self.epsilons, check_epsilon),
+            ("delta", delta, self.deltas, check_delta),
+        ):
+            if value is not None and (over := values[clients] < check(value)).any():
+                first = int(clients[np.argmax(over)])
                 raise PrivacyError(
                     f"client {self.label(first)!r} allows {name}={allowance(float(values[first]))}, less than "
                     f"{value!r}: a budget is only tightened, since rounds were promised within it"
                 )
 
-    def tighten(self, places: IntArray, *, epsilon: float | None, delta: float | None) -> None:
+    def tighten(self, clients: IntArray, *, epsilon: float | None, delta: float | None) -> None:
         """Lowers budgets; what was spent before stands."""
-        self.check_tighter(places, epsilon=epsilon, delta=delta)
+        self.check_tighter(clients, epsilon=epsilon, delta=delta)
         if epsilon is not None:
-            self.epsilons[places] = epsilon
+            self.epsilons[clients] = epsilon
         if delta is not None:
-            self.deltas[places] = delta
-        self._strictest.clear()
+            self.deltas[clients] = delta
+        self._strictest = None
 
-    def split(self, keys: NDArray[Any]) -> list[tuple[int, int]]:
-        """Splits every class by ``keys`` (clients,); returns each new class's key and the class that it came from.
+    def split(self, keys: NDArray[Any]) -> list[int]:
+        """Splits every class by ``keys`` (clients,), from -1 on; returns the key of each new class.
 
         Called before classes change differently for different members.
         """
-        pairs = self.class_of.astype(np.int64) * (int(keys.max(initial=0)) + 2) + keys.astype(np.int64) + 1
-        found, inverse = np.unique(pairs, return_inverse=True)
         width = int(keys.max(initial=0)) + 2
-        came_from = [(int(pair % width) - 1, int(pair // width)) for pair in found]
-        self.classes = [self.classes[old] for _, old in came_from]
+        pairs, inverse = np.unique(self.class_of.astype(np.int64) * width + keys + 1, return_inverse=True)
+        self.classes = [self.classes[pair // width] for pair in pairs.tolist()]
         self.class_of = inverse.astype(np.int32)
-        self._strictest.clear()
-        return came_from
-
-    def members(self, number: int) -> IntArray:
-        """The places of a class's clients, those that left too."""
-        return np.flatnonzero(self.class_of == number)
+        self._strictest = None
+        return [pair % width - 1 for pair in pairs.tolist()]
 
     def strictest_of(self, number: int) -> tuple[Budget, ...]:
         """The budgets of a class that imply those of all its members."""
-        if number not in self._strictest:
-            if not self._strictest:
-                self._find_strictest()
-            self._strictest.setdefault(number, ())
-        return self._strictest[number]
-
-    def _find_strictest(self) -> None:
-        if len(self.classes) == 1:
-            self._strictest[0] = strictest(self.epsilons, self.deltas)
-            return
-        order = np.argsort(self.class_of, kind="stable")
-        edges = np.searchsorted(self.class_of[order], np.arange(len(self.classes) + 1))
-        for number, (first, last) in enumerate(itertools.pairwise(edges)):
-            chosen = order[first:last]
-            self._strictest[number] = strictest(self.epsilons[chosen], self.deltas[chosen])
+        if self._strictest is None:
+            self._strictest = {
+                number: strictest(self.epsilons[clients], self.deltas[clients])
+                for number, clients in grouped(self.class_of)
+            }
+        return self._strictest.get(number, ())
 
     def classes_in(self, run: str, group: int) -> list[int]:
         """The classes that are in a group of a run now."""
@@ -200,17 +190,3 @@ class Population:
             for number, stays in enumerate(self.classes)
             if any(stay.run == run and stay.group == group and stay.end is None for stay in stays)
         ]
-
-    def begin_stay(self, numbers: Iterable[int], stay: Stay) -> None:
-        """Puts classes into a group of a run."""
-        for number in numbers:
-            self.classes[number] = (*self.classes[number], stay)
-
-    def end_stays(self, number: int, charged: dict[tuple[str, int], int]) -> None:
-        """Takes a class out of all groups that it is in; ``charged`` is how often each group was charged so far."""
-        self.classes[number] = tuple(
-            stay
-            if stay.end is not None
-            else Stay(run=stay.run, group=stay.group, first=stay.first, end=charged[stay.run, stay.group])
-            for stay in self.classes[number]
-        )

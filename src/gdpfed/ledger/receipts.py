@@ -2,21 +2,25 @@
 
 Place: read from the ledger's state. It lists the client's events, so that whoever holds it can compute the epsilon
 again without the ledger, and the ledger's length and last hash, so that an older copy of the ledger put back later is
-noticed (`verify --head`). Only for the client: it says how often it took part, which others must not learn.
+noticed by `verify_ledger`. Only for the client: it says how often it took part, which others must not learn.
 
 Guarantees (tests of the same name):
   a_receipt_can_be_checked      its signature holds, and its events cost what it says.
   an_edited_receipt_is_refused  any changed character of its content.
 """
 
+import dataclasses
 import json
 from typing import Any
+
+import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.keys import is_signed, sign
 from gdpfed.ledger.spend import spent
-from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version, gaussian_epsilon
+from gdpfed.ledger.status import client_statuses
+from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version
 from gdpfed.privacy.cache import without_cache
 
 __all__ = ["check_receipt", "receipt"]
@@ -32,34 +36,25 @@ def receipt(ledger: Ledger, population: str, client: str) -> dict[str, Any]:
     """A signed statement of what one client has spent over all runs."""
     secret = ledger.store.key
     if secret is None:
-        raise InputError("expected the ledger's key, to sign a receipt: state where it is with --key")
-    found = ledger.state.population(population)
-    (place,) = found.places([client])
-    events = ledger.state.history(found, int(found.class_of[place]))
-    delta, seen = float(found.deltas[place]), float(found.precision[place])
+        raise InputError("expected the ledger's key, to sign a receipt: give its path as key_file")
+    state, people = ledger.state, ledger.state.population(population)
+    index = people.index(client)
+    (status,) = client_statuses(state, people, np.array([index]))
     statement = {
-        "ledger": ledger.state.about["id"],
+        "ledger": state.about["id"],
         "population": population,
         "client": client,
         "adjacency": ADJACENCY,
         "accountant": accountant_version(),
-        "budget": {"epsilon": float(found.epsilons[place]), "delta": delta},
-        "spent": {
-            "release": spent(events, delta=delta),
-            "server": gaussian_epsilon(noise_multiplier=1.0, num_releases=seen, delta=delta),
-        },
-        "events": [
-            {"noise_multiplier": e.noise_multiplier, "sampling_rate": e.sampling_rate, "num_rounds": e.num_rounds}
-            for e in events
-        ],
+        "budget": {"epsilon": status.epsilon, "delta": status.delta},
+        "spent": {"release": status.spent_release, "server": status.spent_server},
+        "events": [dataclasses.asdict(event) for event in state.history(people, int(people.class_of[index]))],
         "participations": {
-            run.name: int(run.participations[place])
-            for run in ledger.state.runs.values()
-            if run.population is found and run.assignment[place] >= 0
+            run.name: int(run.participations[index]) for run in state.runs_of(people) if run.assignment[index] >= 0
         },
-        "has_left": bool(found.has_left[place]),
+        "has_left": status.has_left,
         "head": {"number": len(ledger.store.rows), "hash": ledger.store.last_hash},
-        "public_key": ledger.state.about["public_key"],
+        "public_key": state.about["public_key"],
     }
     return {"statement": statement, "signature": sign(secret, _message(statement))}
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gdpfed.errors import PrivacyError
 from gdpfed.ledger.admission import check_admission
 from gdpfed.ledger.charges import ExhaustedError
-from gdpfed.ledger.population import IntArray, Population
+from gdpfed.ledger.population import IntArray, Population, grouped
 from gdpfed.ledger.spend import Budget, History, fits, strictest
 from gdpfed.ledger.state import LedgerState
 from gdpfed.planning.methods import make_plan
@@ -60,33 +60,32 @@ def remaining_epsilon(history: History, budgets: tuple[Budget, ...], *, sampling
 
 def _alike(population: Population, members: IntArray) -> Iterator[IntArray]:
     """Members of a class in parts of equal epsilon; of neighbouring ones where there are many."""
-    values, place = np.unique(population.epsilons[members], return_inverse=True)
-    part = place * min(len(values), _MOST_PARTS) // len(values)
-    for number in np.unique(part):
-        yield members[part == number]
+    values, inverse = np.unique(population.epsilons[members], return_inverse=True)
+    for _, part in grouped(inverse * min(len(values), _MOST_PARTS) // len(values)):
+        yield members[part]
 
 
 def plan_the_rest(
-    state: LedgerState, population: Population, settings: PlanSettings, *, places: NDArray[np.int64] | None = None
+    state: LedgerState, population: Population, settings: PlanSettings, *, clients: IntArray | None = None
 ) -> tuple[Plan, NDArray[np.int16]]:
     """A plan with ``settings`` (its rounds are those that are left) for the clients that have budget left, and each
     client's group (-1: left out), ready for `Ledger.start_run`.
 
     Close the run that it replaces first: rounds that an open run holds are not there to be planned.
     """
-    taking_part = ~population.has_left
-    if places is not None:
-        taking_part &= np.isin(np.arange(len(population)), places)
+    candidates = np.flatnonzero(~population.has_left)
+    if clients is not None:
+        candidates = np.intersect1d(candidates, clients)
     epsilons = np.zeros(len(population))
-    for number in np.unique(population.class_of[taking_part]).tolist():
-        for members in _alike(population, np.flatnonzero((population.class_of == number) & taking_part)):
+    for number, of_class in grouped(population.class_of[candidates]):
+        for members in _alike(population, candidates[of_class]):
             epsilons[members] = remaining_epsilon(
                 state.promised(population, number),
                 strictest(population.epsilons[members], population.deltas[members]),
                 sampling_rate=settings.participation,
                 num_rounds=settings.num_rounds,
             )
-    chosen = np.flatnonzero(taking_part & (epsilons > _LEAST_EPSILON))
+    chosen = np.flatnonzero(epsilons > _LEAST_EPSILON)
     if not len(chosen):
         raise PrivacyError(f"nobody in population {population.name!r} has budget left: nothing can be planned")
     for _ in range(_TIMES):

@@ -15,6 +15,8 @@ Valid for mechanisms that are fixed without looking at earlier releases. A plan 
 model's accuracy is an adaptive choice, which this composition does not cover (docs/ledger.md).
 """
 
+import dataclasses
+import functools
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -34,7 +36,7 @@ from gdpfed.privacy.accountant import (
 )
 from gdpfed.privacy.cache import remembered
 
-__all__ = ["Budget", "History", "fits", "merged", "rounds_that_fit", "spent", "strictest"]
+__all__ = ["Budget", "History", "fits", "merged", "rounds_that_fit", "server_spent", "spent", "strictest"]
 
 History = tuple[SampledGaussian, ...]
 # (epsilon, delta)
@@ -45,8 +47,8 @@ def merged(events: Iterable[SampledGaussian]) -> History:
     """The events with equal mechanisms counted together, in a fixed order."""
     counts: dict[tuple[float, float], int] = {}
     for event in events:
-        place = (float(event.noise_multiplier), float(event.sampling_rate))
-        counts[place] = counts.get(place, 0) + event.num_rounds
+        mechanism = (float(event.noise_multiplier), float(event.sampling_rate))
+        counts[mechanism] = counts.get(mechanism, 0) + event.num_rounds
     return tuple(
         SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=count)
         for (noise, rate), count in sorted(counts.items())
@@ -73,10 +75,7 @@ def _spent_at_most(events: History, *, delta: float) -> float:
         return known
     if len(events) == 1:
         return epsilon_bound(events[0], delta=delta)
-    num_rounds = sum(event.num_rounds for event in events)
-    delta = delta_after_rounding(delta, num_rounds)
-    interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
-    return math.inf if delta == 0 else _on_grid(events, delta, interval)
+    return _composed(events, delta=delta, is_coarse=True)
 
 
 def _without_composing(events: History, delta: float) -> float | None:
@@ -87,8 +86,14 @@ def _without_composing(events: History, delta: float) -> float | None:
     if any(event.noise_multiplier == 0 for event in events):
         return math.inf
     if len(events) > 1 and all(event.sampling_rate == 1 for event in events):
-        return gaussian_epsilon(noise_multiplier=1.0, num_releases=_precision(events), delta=delta)
+        return server_spent(_precision(events), delta=delta)
     return None
+
+
+def server_spent(precision: float, *, delta: float) -> float:
+    """Epsilon at ``delta`` against the server, which saw a client so often that 1 / noise_multiplier^2 sums up to
+    ``precision``."""
+    return gaussian_epsilon(noise_multiplier=1.0, num_releases=precision, delta=delta)
 
 
 def _precision(events: Iterable[SampledGaussian]) -> float:
@@ -98,17 +103,21 @@ def _precision(events: Iterable[SampledGaussian]) -> float:
 
 @remembered
 def _composed_epsilon(*, events: str, delta: float) -> float:
-    """Several mechanisms: on a coarse grid first, then on the one that the accountant would use for such an epsilon."""
     history = tuple(
         SampledGaussian(noise_multiplier=float.fromhex(noise), sampling_rate=float.fromhex(rate), num_rounds=count)
         for noise, rate, count in json.loads(events)
     )
+    return _composed(history, delta=delta)
+
+
+def _composed(history: History, *, delta: float, is_coarse: bool = False) -> float:
+    """Several mechanisms: on a coarse grid first, then on the one that the accountant would use for such an epsilon."""
     num_rounds = sum(event.num_rounds for event in history)
     delta = delta_after_rounding(delta, num_rounds)
     if delta == 0:
         return math.inf
     rough = _on_grid(history, delta, grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR))
-    return rough if math.isinf(rough) else _on_grid(history, delta, grid_interval(rough, num_rounds))
+    return rough if is_coarse or math.isinf(rough) else _on_grid(history, delta, grid_interval(rough, num_rounds))
 
 
 def _on_grid(history: History, delta: float, interval: float) -> float:
@@ -128,18 +137,13 @@ def _on_grid(history: History, delta: float, interval: float) -> float:
     ]
     unsampled = [event for event in history if event.sampling_rate == 1]
     if unsampled:
-        parts.append(
-            distributions.from_gaussian_mechanism(
-                1 / math.sqrt(_precision(unsampled)), value_discretization_interval=interval
-            )
-        )
-    total = parts[0]
-    for part in parts[1:]:
-        try:
-            total = total.compose(part)
-        except ValueError:
-            # Noise so small that its losses need a wider grid than the others': no bound that is worth having.
-            return math.inf
+        noise_multiplier = 1 / math.sqrt(_precision(unsampled))
+        parts.append(distributions.from_gaussian_mechanism(noise_multiplier, value_discretization_interval=interval))
+    try:
+        total = functools.reduce(lambda one, other: one.compose(other), parts)
+    except ValueError:
+        # Noise so small that its losses need a wider grid than the others': no bound that is worth having.
+        return math.inf
     return float(total.get_epsilon_for_delta(delta))
 
 
@@ -152,11 +156,8 @@ def strictest(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> tup
     order = np.lexsort((deltas, epsilons))
     lowest = np.minimum.accumulate(deltas[order])
     # Sorted by epsilon, a budget matters where its delta is below all before it.
-    kept = np.append(True, lowest[1:] < lowest[:-1])
-    chosen = order[kept]
-    return tuple(
-        (float(epsilon), float(delta)) for epsilon, delta in zip(epsilons[chosen], deltas[chosen], strict=True)
-    )
+    chosen = order[np.append(True, lowest[1:] < lowest[:-1])]
+    return tuple(zip(epsilons[chosen].tolist(), deltas[chosen].tolist(), strict=True))
 
 
 def fits(history: Iterable[SampledGaussian], budgets: Iterable[Budget]) -> bool:
@@ -169,21 +170,15 @@ def fits(history: Iterable[SampledGaussian], budgets: Iterable[Budget]) -> bool:
 
 
 def rounds_that_fit(
-    history: Sequence[SampledGaussian],
-    *,
-    noise_multiplier: float,
-    sampling_rate: float,
-    budgets: Sequence[Budget],
-    at_most: int,
+    history: Sequence[SampledGaussian], mechanism: SampledGaussian, *, budgets: Sequence[Budget], at_most: int
 ) -> int:
-    """How many more rounds, up to ``at_most``, keep all budgets after ``history``.
+    """How many more rounds of ``mechanism``, up to ``at_most``, keep all budgets after ``history``.
 
     Found with the fast bound, then moved to the exact limit, which is at most a few rounds further.
     """
 
     def events(count: int) -> History:
-        more = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=count)
-        return merged([*history, more])
+        return merged([*history, dataclasses.replace(mechanism, num_rounds=count)])
 
     def surely(count: int) -> bool:
         return all(_spent_at_most(events(count), delta=delta) <= epsilon for epsilon, delta in budgets)

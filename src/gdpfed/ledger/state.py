@@ -9,7 +9,8 @@ Guarantees (tests of the same name):
   the_cap_is_kept           a row in which a client takes part more often than its plan allows is refused.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +19,19 @@ from numpy.typing import NDArray
 
 from gdpfed.config import from_mapping
 from gdpfed.errors import GdpfedError, InputError, PrivacyError, suggestion
-from gdpfed.ledger.chain import Row, unpack, unpack_places
-from gdpfed.ledger.charges import Attempt, moved
+from gdpfed.ledger.chain import Row, unpack, unpack_sample
+from gdpfed.ledger.charges import Attempt, ChargeState, moved
 from gdpfed.ledger.population import IntArray, Population, Stay
-from gdpfed.ledger.spend import History, merged
+from gdpfed.ledger.spend import History, merged, spent
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import SampledGaussian
 
-__all__ = ["FORMAT", "LedgerState", "Run", "check_participants", "replayed"]
+__all__ = ["FORMAT", "Counts", "LedgerState", "Run", "check_entering", "check_participants", "checked_assignment"]
 
 FORMAT = 1
+# How often groups were charged, by run and group.
+Counts = Mapping[tuple[str, int], int]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,16 +46,19 @@ class Run:
     population: Population
     plan: Plan
     plan_hash: str
-    num_rounds: int
-    assignment: NDArray[np.int16]
-    participations: NDArray[np.int32]
-    charged: list[int]
-    limits: list[int | None]
     is_open: bool = True
     attempts: dict[tuple[int, int], list[Attempt]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.num_rounds: int = self.plan.num_rounds
+        self.assignment: NDArray[np.int16] = np.full(len(self.population), -1, dtype=np.int16)
+        self.participations: NDArray[np.int32] = np.zeros(len(self.population), dtype=np.int32)
+        self.charged = [0] * len(self.plan.groups)
+        # It was let in with all its rounds.
+        self.limits: list[int | None] = [self.num_rounds] * len(self.plan.groups)
+
     def group_number(self, name: str) -> int:
-        """A group's place in the plan."""
+        """A group's index in the plan."""
         names = [group.name for group in self.plan.groups]
         if name not in names:
             raise InputError(f"run {self.name!r} has no group {name!r}{suggestion(name, names)}")
@@ -62,6 +68,16 @@ class Run:
         """All attempts of a group's round, in order."""
         return self.attempts.get((round_number, group), [])
 
+    def all_attempts(self, group: int | None = None) -> Iterator[Attempt]:
+        """Those of one group, or of all."""
+        for (_, number), attempts in self.attempts.items():
+            if group is None or number == group:
+                yield from attempts
+
+    def count(self, state: ChargeState, group: int | None = None) -> int:
+        """Attempts in a state, of one group or of all."""
+        return sum(attempt.state == state for attempt in self.all_attempts(group))
+
     def held(self, group: int) -> int:
         """Rounds that the run may still charge without being asked again."""
         limit = self.limits[group]
@@ -69,36 +85,22 @@ class Run:
 
     def event(self, group: int, num_rounds: int) -> list[SampledGaussian]:
         """What so many rounds of a group are to the accountant."""
-        planned: Group = self.plan.groups[group]
-        if num_rounds == 0:
-            return []
-        return [
-            SampledGaussian(
-                noise_multiplier=planned.noise_multiplier, sampling_rate=planned.sampling_rate, num_rounds=num_rounds
-            )
-        ]
-
-    def reserved(self, group: int) -> int:
-        """Reservations of a group that were neither charged nor aborted."""
-        return sum(
-            attempts[-1].state == "reserved" for (_, number), attempts in self.attempts.items() if number == group
-        )
-
-    def count(self, state: str) -> int:
-        """Attempts in a state, over all rounds and groups."""
-        return sum(attempt.state == state for found in self.attempts.values() for attempt in found)
+        mechanism = self.plan.mechanism(self.plan.groups[group])
+        return [dataclasses.replace(mechanism, num_rounds=num_rounds)] if num_rounds else []
 
 
 class LedgerState:
-    """Everything that a ledger knows."""
+    """Everything that a ledger knows after these rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.about: dict[str, Any] = {}
         self.populations: dict[str, Population] = {}
         self.runs: dict[str, Run] = {}
         # See `doubled.py`; None where it must be computed first. Who only reads a status does not wait for it.
         self._doubled: dict[str, tuple[str, ...]] | None = None
         self.unsettled: dict[str, tuple[str, ...]] | None = None
+        for row in rows:
+            self.apply(row)
 
     def population(self, name: str) -> Population:
         """By name."""
@@ -112,23 +114,49 @@ class LedgerState:
             raise InputError(f"the ledger has no run {name!r}{suggestion(name, self.runs)}")
         return self.runs[name]
 
-    def history(self, population: Population, number: int) -> History:
-        """All charged events of a class."""
+    def run_and_group(self, run: str, group: str) -> tuple[Run, int]:
+        """By name; the group as its index in the plan."""
+        owner = self.run(run)
+        return owner, owner.group_number(group)
+
+    def runs_of(self, population: Population) -> list[Run]:
+        """All runs, open or closed, of a population's clients."""
+        return [run for run in self.runs.values() if run.population is population]
+
+    def end_of(self, stay: Stay) -> int:
+        """How often its group was charged until a stay ended, or until now."""
+        return self.runs[stay.run].charged[stay.group] if stay.end is None else stay.end
+
+    def history(self, population: Population, number: int, *, then: Counts | None = None) -> History:
+        """All charged events of a class; ``then`` says of some groups how often they had been charged by then."""
         events: list[SampledGaussian] = []
         for stay in population.classes[number]:
-            run = self.runs[stay.run]
-            upto = run.charged[stay.group] if stay.end is None else stay.end
-            events += run.event(stay.group, upto - stay.first)
+            end = self.end_of(stay)
+            if then is not None:
+                end = min(end, then.get((stay.run, stay.group), end))
+            events += self.runs[stay.run].event(stay.group, max(end - stay.first, 0))
         return merged(events)
 
     def promised(self, population: Population, number: int, *, without: tuple[str, int] | None = None) -> History:
         """Its charged events, and the rounds that open runs hold for it, except those of one group of a run."""
-        events: list[SampledGaussian] = [*self.history(population, number)]
+        events = [*self.history(population, number)]
         for stay in population.classes[number]:
             if stay.end is None and (stay.run, stay.group) != without:
                 run = self.runs[stay.run]
                 events += run.event(stay.group, run.held(stay.group))
         return merged(events)
+
+    def most_spent(self, run: Run, group: int, *, then: Counts | None = None) -> float:
+        """The most that a client of a group has spent over all runs, at its delta; ``then`` as for `history`."""
+        population = run.population
+        return max(
+            (
+                spent(self.history(population, number, then=then), delta=delta)
+                for number in population.classes_in(run.name, group)
+                for _, delta in population.strictest_of(number)
+            ),
+            default=0.0,
+        )
 
     def apply(self, row: Row) -> None:
         """One row on."""
@@ -146,28 +174,51 @@ class LedgerState:
             raise PrivacyError(f"expected one first row with format {FORMAT}")
         self.about = content
 
+    # Clients.
+
     def _apply_population(self, content: dict[str, Any]) -> None:
         if content["population"] in self.populations:
             raise InputError(f"the population {content['population']!r} exists already")
         population = Population(content["population"], content)
         self.populations[population.name] = population
-        self._note_doubled(population, first=0)
+        self._doubled = self.unsettled = None
 
     def _apply_join(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
         before = len(population)
         population.join(content)
-        self._note_doubled(population, first=before)
-        for run in self._runs_of(population):
-            more = len(population) - len(run.assignment)
+        self._doubled = self.unsettled = None
+        more = len(population) - before
+        for run in self.runs_of(population):
             run.assignment = np.concatenate([run.assignment, np.full(more, -1, dtype=np.int16)])
             run.participations = np.concatenate([run.participations, np.zeros(more, dtype=np.int32)])
+
+    def _apply_leave(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        leaving = np.zeros(len(population), dtype=bool)
+        leaving[unpack(content["clients"])] = True
+        for number, is_leaving in enumerate(population.split(leaving)):
+            if is_leaving:
+                stays = population.classes[number]
+                population.classes[number] = tuple(dataclasses.replace(stay, end=self.end_of(stay)) for stay in stays)
+        population.has_left |= leaving
+        self._forget_limits(population)
+
+    def _apply_tighten(self, content: dict[str, Any]) -> None:
+        population = self.population(content["population"])
+        population.tighten(unpack(content["clients"]), epsilon=content["epsilon"], delta=content["delta"])
+        self._forget_limits(population)
+
+    def _forget_limits(self, population: Population) -> None:
+        self.unsettled = None
+        for run in self.runs_of(population):
+            run.limits = [None] * len(run.limits)
 
     def shared(self, labels: Sequence[str], *, population: str) -> Iterator[tuple[str, str]]:
         """Those of a population's labels that another one holds too, also of clients that left, and its name."""
         for other in self.populations.values():
             if other.name != population and other.labels is not None:
-                known = other.places_by_label
+                known = other.index_by_label
                 # Much faster, and nearly always the end of it.
                 if not known.keys().isdisjoint(labels):
                     yield from ((label, other.name) for label in labels if label in known)
@@ -176,46 +227,16 @@ class LedgerState:
     def doubled(self) -> dict[str, tuple[str, ...]]:
         """Names that several populations hold (in ledgers of earlier versions), and these populations."""
         if self._doubled is None:
-            self._doubled = {}
+            holders: dict[str, set[str]] = {}
             for population in self.populations.values():
-                self._note_doubled(population, first=0)
+                for label, other in self.shared(population.labels or (), population=population.name):
+                    holders.setdefault(label, {population.name}).add(other)
+            self._doubled = {
+                label: tuple(name for name in self.populations if name in names) for label, names in holders.items()
+            }
         return self._doubled
 
-    def _note_doubled(self, population: Population, *, first: int) -> None:
-        self.unsettled = None
-        if self._doubled is None:
-            return
-        for label, other in self.shared((population.labels or [])[first:], population=population.name):
-            known = {*self._doubled.get(label, ()), other, population.name}
-            self._doubled[label] = tuple(name for name in self.populations if name in known)
-
-    def _runs_of(self, population: Population) -> Iterable[Run]:
-        return (run for run in self.runs.values() if run.population is population)
-
-    def _charged(self) -> dict[tuple[str, int], int]:
-        return {(run.name, group): count for run in self.runs.values() for group, count in enumerate(run.charged)}
-
-    def _apply_leave(self, content: dict[str, Any]) -> None:
-        population = self.population(content["population"])
-        places = unpack(content["clients"])
-        leaving = np.zeros(len(population), dtype=np.int64)
-        leaving[places] = 1
-        for number, (key, _) in enumerate(population.split(leaving)):
-            if key == 1:
-                population.end_stays(number, self._charged())
-        population.has_left[places] = True
-        self.unsettled = None
-        self._forget_limits(population)
-
-    def _apply_tighten(self, content: dict[str, Any]) -> None:
-        population = self.population(content["population"])
-        population.tighten(unpack(content["clients"]), epsilon=content["epsilon"], delta=content["delta"])
-        self.unsettled = None
-        self._forget_limits(population)
-
-    def _forget_limits(self, population: Population) -> None:
-        for run in self._runs_of(population):
-            run.limits = [None] * len(run.limits)
+    # Runs.
 
     def _apply_run(self, content: dict[str, Any]) -> None:
         population = self.population(content["population"])
@@ -224,68 +245,38 @@ class LedgerState:
         plan = _plan_of(content["plan"])
         if plan_hash(plan) != content["plan_hash"]:
             raise PrivacyError("the plan does not match its hash")
-        assignment = unpack(content["assignment"]).astype(np.int16)
-        within = (assignment >= -1) & (assignment < len(plan.groups))
-        if len(assignment) != len(population) or not within.all():
-            raise PrivacyError("the assignment does not match the population and the plan")
-        run = Run(
-            name=content["run"],
-            population=population,
-            plan=plan,
-            plan_hash=content["plan_hash"],
-            num_rounds=plan.num_rounds,
-            assignment=np.full(len(population), -1, dtype=np.int16),
-            participations=np.zeros(len(population), dtype=np.int32),
-            charged=[0] * len(plan.groups),
-            # The run was let in with all its rounds.
-            limits=[plan.num_rounds] * len(plan.groups),
-        )
+        assignment = checked_assignment(unpack(content["assignment"]), population, plan)
+        run = Run(name=content["run"], population=population, plan=plan, plan_hash=content["plan_hash"])
         self.runs[run.name] = run
         self._enrol(run, assignment)
 
-    def _enrol(self, run: Run, assignment: NDArray[np.int16]) -> None:
-        """Puts clients into groups; -1 changes nothing."""
-        population = run.population
-        entering = assignment >= 0
-        self.check_groups(run, assignment)
-        if (entering & population.has_left).any():
-            first = int(np.argmax(entering & population.has_left))
-            raise PrivacyError(f"client {population.label(first)!r} has left the population")
-        run.assignment = np.where(entering, assignment, run.assignment)
-        for number, (group, _) in enumerate(population.split(assignment)):
-            if group >= 0:
-                population.begin_stay([number], Stay(run=run.name, group=group, first=run.charged[group]))
-
-    def check_groups(self, run: Run, assignment: NDArray[np.int16]) -> None:
-        """Raises PrivacyError if a client would be in a second group of the run."""
-        moving = (assignment >= 0) & (run.assignment >= 0)
-        if moving.any():
-            first = int(np.argmax(moving))
-            old, new = (run.plan.groups[int(places[first])].name for places in (run.assignment, assignment))
-            again = "is" if old == new else f"cannot move to {new!r}: it is"
-            raise PrivacyError(
-                f"client {run.population.label(first)!r} {again} in {old!r} of "
-                f"run {run.name!r} already. Groups "
-                f"follow from budgets declared before the run: a change within it could depend on data, and clients' "
-                f"losses would no longer compose in parallel; start another run"
-            )
-
     def _apply_enrol(self, content: dict[str, Any]) -> None:
-        run = self.run(content["run"])
+        run, group = self.run_and_group(content["run"], content["group"])
         assignment = np.full(len(run.population), -1, dtype=np.int16)
-        group = run.group_number(content["group"])
         assignment[unpack(content["clients"])] = group
         self._enrol(run, assignment)
         run.limits[group] = None
+
+    def _enrol(self, run: Run, assignment: NDArray[np.int16]) -> None:
+        """Puts clients into groups; -1 changes nothing."""
+        check_entering(run.population, assignment, run=run)
+        run.assignment = np.where(assignment >= 0, assignment, run.assignment)
+        for number, group in enumerate(run.population.split(assignment)):
+            if group >= 0:
+                run.population.classes[number] += (Stay(run=run.name, group=group, first=run.charged[group]),)
 
     def _apply_extend(self, content: dict[str, Any]) -> None:
         run = self.run(content["run"])
         run.num_rounds = int(content["num_rounds"])
         run.limits = [run.num_rounds] * len(run.limits)
 
+    def _apply_close(self, content: dict[str, Any]) -> None:
+        self.run(content["run"]).is_open = False
+
+    # Charges.
+
     def _apply_reserve(self, content: dict[str, Any]) -> None:
-        run = self.run(content["run"])
-        group = run.group_number(content["group"])
+        run, group = self.run_and_group(content["run"], content["group"])
         before = run.attempts.setdefault((content["round"], group), [])
         if not run.is_open or content["attempt"] != len(before):
             raise PrivacyError("expected an open run and the next attempt")
@@ -293,19 +284,11 @@ class LedgerState:
             Attempt(run=run.name, round_number=content["round"], attempt=content["attempt"], group=content["group"])
         )
 
-    def _move(self, content: dict[str, Any], to: Any) -> tuple[Run, int]:
-        run = self.run(content["run"])
-        group = run.group_number(content["group"])
-        attempts = run.attempts[content["round"], group]
-        attempts[content["attempt"]] = moved(attempts[content["attempt"]], to, content_hash=content.get("content_hash"))
-        return run, group
-
     def _apply_charge(self, content: dict[str, Any]) -> None:
-        run = self.run(content["run"])
-        group = run.group_number(content["group"])
+        run, group = self.run_and_group(content["run"], content["group"])
         if not run.is_open:
             raise PrivacyError(f"run {run.name!r} is closed: it can no longer be charged")
-        taking_part = unpack_places(content["clients"])
+        taking_part = unpack_sample(content["clients"])
         check_participants(run, group, taking_part)
         self._move(content, "charged")
         run.charged[group] += 1
@@ -318,8 +301,10 @@ class LedgerState:
     def _apply_abort(self, content: dict[str, Any]) -> None:
         self._move(content, "aborted")
 
-    def _apply_close(self, content: dict[str, Any]) -> None:
-        self.run(content["run"]).is_open = False
+    def _move(self, content: dict[str, Any], to: ChargeState) -> None:
+        run, group = self.run_and_group(content["run"], content["group"])
+        attempts, number = run.attempts[content["round"], group], content["attempt"]
+        attempts[number] = moved(attempts[number], to, content_hash=content.get("content_hash"))
 
 
 def _plan_of(content: dict[str, Any]) -> Plan:
@@ -328,28 +313,48 @@ def _plan_of(content: dict[str, Any]) -> Plan:
     return from_mapping(Plan, {**content, "groups": groups}, source="the plan")
 
 
+def checked_assignment(assignment: NDArray[Any], population: Population, plan: Plan) -> NDArray[np.int16]:
+    """Each client's group, if there is one, or -1, for every client of the population."""
+    if len(assignment) != len(population):
+        raise InputError(
+            f"expected a group for each of {len(population)} clients of {population.name!r}, got {len(assignment)}"
+        )
+    if not ((assignment >= -1) & (assignment < len(plan.groups))).all():
+        raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
+    return assignment.astype(np.int16)
+
+
+def check_entering(population: Population, assignment: NDArray[np.int16], *, run: Run | None = None) -> None:
+    """Raises PrivacyError if a client would be in a second group of the run, or has left."""
+    entering = assignment >= 0
+    if run is not None and (moving := entering & (run.assignment >= 0)).any():
+        first = int(np.argmax(moving))
+        old, new = (run.plan.groups[int(groups[first])].name for groups in (run.assignment, assignment))
+        again = "is" if old == new else f"cannot move to {new!r}: it is"
+        raise PrivacyError(
+            f"client {population.label(first)!r} {again} in {old!r} of run {run.name!r} already. Groups follow from "
+            f"budgets declared before the run: a change within it could depend on data, and clients' losses would no "
+            f"longer compose in parallel; start another run"
+        )
+    gone = entering & population.has_left
+    if gone.any():
+        raise PrivacyError(
+            f"client {population.label(int(np.argmax(gone)))!r} has left population {population.name!r}: leave it out"
+        )
+
+
 def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
     """Raises PrivacyError unless all clients are in the group, present, and below the cap."""
     population = run.population
-    name = run.plan.groups[group].name
     strange = (run.assignment[taking_part] != group) | population.has_left[taking_part]
     if strange.any():
         client = population.label(int(taking_part[np.argmax(strange)]))
-        raise PrivacyError(f"client {client!r} takes part in {name!r} but is not in it, or has left")
+        raise PrivacyError(
+            f"client {client!r} takes part in {run.plan.groups[group].name!r} but is not in it, or has left"
+        )
     cap = run.plan.max_participations
-    if cap is not None:
-        over = run.participations[taking_part] >= cap
-        if over.any():
-            client = population.label(int(taking_part[np.argmax(over)]))
-            raise PrivacyError(
-                f"client {client!r} has taken part {cap} times, as often as max_participations allows: "
-                f"do not sample it again"
-            )
-
-
-def replayed(rows: Iterable[Row]) -> LedgerState:
-    """The state after all rows."""
-    state = LedgerState()
-    for row in rows:
-        state.apply(row)
-    return state
+    if cap is not None and (over := run.participations[taking_part] >= cap).any():
+        client = population.label(int(taking_part[np.argmax(over)]))
+        raise PrivacyError(
+            f"client {client!r} has taken part {cap} times, all that max_participations allows: do not sample it again"
+        )

@@ -9,19 +9,19 @@ Guarantees (tests of the same name):
   every_client_is_listed           with its own spend at its own delta.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.ledger.admission import rounds_left
-from gdpfed.ledger.chain import Row, unpack_places
-from gdpfed.ledger.population import IntArray, Population
-from gdpfed.ledger.spend import History, merged, spent
+from gdpfed.ledger.chain import Row, unpack_sample
+from gdpfed.ledger.charges import Attempt
+from gdpfed.ledger.population import IntArray, Population, grouped
+from gdpfed.ledger.spend import server_spent, spent
 from gdpfed.ledger.state import LedgerState, Run
-from gdpfed.privacy.accountant import gaussian_epsilon
 
 __all__ = ["ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status"]
 
@@ -58,16 +58,15 @@ class GroupStatus:
 
 def _worst(state: LedgerState, population: Population, numbers: list[int]) -> tuple[float, float, float, float]:
     """Budget epsilon, delta, promised and spent, where the most of a budget is promised."""
-    found = (0.0, 0.0, 0.0, 0.0)
-    share = -1.0
+    worst, share = (0.0, 0.0, 0.0, 0.0), -1.0
     for number in numbers:
         history, promised = state.history(population, number), state.promised(population, number)
         for epsilon, delta in population.strictest_of(number):
             most = spent(promised, delta=delta)
             now = most if promised == history else spent(history, delta=delta)
             if most / epsilon > share:
-                share, found = most / epsilon, (epsilon, delta, most, now)
-    return found
+                share, worst = most / epsilon, (epsilon, delta, most, now)
+    return worst
 
 
 def _server(precisions: NDArray[np.float64], delta: float) -> tuple[float, float, float]:
@@ -75,20 +74,19 @@ def _server(precisions: NDArray[np.float64], delta: float) -> tuple[float, float
     if not len(precisions) or delta == 0:
         return 0.0, 0.0, 0.0
     points = (float(precisions.mean()), float(np.quantile(precisions, 0.99, method="higher")), float(precisions.max()))
-    mean, p99, most = (gaussian_epsilon(noise_multiplier=1.0, num_releases=seen, delta=delta) for seen in points)
+    mean, p99, most = (server_spent(seen, delta=delta) for seen in points)
     return mean, p99, most
 
 
 def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
     """Every group of a run, as it stands now."""
     left = rounds_left(state, run)
-    found = []
+    statuses = []
     for number, group in enumerate(run.plan.groups):
         members = np.flatnonzero((run.assignment == number) & ~run.population.has_left)
         epsilon, delta, promised, now = _worst(state, run.population, run.population.classes_in(run.name, number))
         mean, p99, most = _server(run.population.precision[members], delta)
-        states = [a.state for (_, place), attempts in run.attempts.items() if place == number for a in attempts]
-        found.append(
+        statuses.append(
             GroupStatus(
                 run=run.name,
                 group=group.name,
@@ -105,24 +103,18 @@ def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
                 max_participations=run.plan.max_participations,
                 num_rounds=run.num_rounds,
                 charged=run.charged[number],
-                published=states.count("published"),
-                lost=states.count("charged"),
+                published=run.count("published", number),
+                lost=run.count("charged", number),
                 rounds_left=left[group.name],
             )
         )
-    return found
+    return statuses
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChargedRound:
+class ChargedRound(Attempt):
     """One attempt, and what its group's worst client had spent once it was charged (None: not computed)."""
 
-    run: str
-    group: str
-    round_number: int
-    attempt: int
-    state: str
-    content_hash: str | None
     delta: float
     epsilon_release: float | None = None
     epsilon_server: float | None = None
@@ -133,82 +125,40 @@ def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: in
 
     ``rows`` are the ledger's, for who took part when. Other runs on the same clients count as they stand now.
     """
-    seen = _seen_then(run, rows, points)
-    found = []
+    seen = _seen_then(run, rows) if points else {}
+    history = []
     for number, group in enumerate(run.plan.groups):
-        numbers = run.population.classes_in(run.name, number)
-        deltas = [delta for place in numbers for _, delta in run.population.strictest_of(place)]
-        done, stops = 0, _stops(run.charged[number], points)
-        for (round_number, place), attempts in sorted(run.attempts.items()):
-            for attempt in attempts if place == number else ():
-                is_charged = attempt.state in ("charged", "published")
-                done += is_charged
-                costs: dict[str, float] = {}
-                if is_charged and done in stops:
-                    most = seen[round_number, attempt.attempt, group.name]
-                    costs["epsilon_release"] = _epsilon_then(state, run, number, numbers, done)
-                    costs["epsilon_server"] = max(
-                        gaussian_epsilon(noise_multiplier=1.0, num_releases=most, delta=delta) for delta in deltas
-                    )
-                found.append(
-                    ChargedRound(
-                        run=run.name,
-                        group=group.name,
-                        round_number=round_number,
-                        attempt=attempt.attempt,
-                        state=attempt.state,
-                        content_hash=attempt.content_hash,
-                        delta=min(deltas, default=group.delta),
-                        **costs,
-                    )
-                )
-    return found
+        budgets = itertools.chain(*map(run.population.strictest_of, run.population.classes_in(run.name, number)))
+        delta = min((delta for _, delta in budgets), default=group.delta)
+        # The counts of charges at which epsilons are computed.
+        stops = {round(run.charged[number] * (step + 1) / points) for step in range(points)}
+        charged = 0
+        for attempt in sorted(run.all_attempts(number), key=lambda attempt: attempt.round_number):
+            release = server = None
+            charged += attempt.is_charged
+            if attempt.is_charged and charged in stops:
+                release = state.most_spent(run, number, then={(run.name, number): charged})
+                server = server_spent(seen[attempt.round_number, attempt.attempt, group.name], delta=delta)
+            history.append(ChargedRound(**vars(attempt), delta=delta, epsilon_release=release, epsilon_server=server))
+    return history
 
 
-def _stops(total: int, points: int) -> set[int]:
-    """The counts of charges at which epsilons are computed."""
-    return {round(total * (step + 1) / points) for step in range(points)}
-
-
-def _seen_then(run: Run, rows: Sequence[Row], points: int) -> dict[tuple[int, int, str], float]:
+def _seen_then(run: Run, rows: Sequence[Row]) -> dict[tuple[int, int, str], float]:
     """What the server had seen of a group's most seen client after each charge, as `Population.precision`."""
-    if not points:
-        return {}
+    charges = [content for row in rows if row.kind == "charge" and (content := row.content)["run"] == run.name]
+    weights = {group.name: group.noise_multiplier**-2.0 for group in run.plan.groups}
     seen: NDArray[np.float64] = np.zeros(len(run.population))
-    found: dict[tuple[int, int, str], float] = {}
-    charges = [row.content for row in rows if row.kind == "charge"]
-    own = [content for content in charges if content["run"] == run.name]
-    for content in own:
-        place = run.group_number(content["group"])
-        seen[unpack_places(content["clients"])] -= run.plan.groups[place].noise_multiplier ** -2.0
+    for content in charges:
+        seen[unpack_sample(content["clients"])] -= weights[content["group"]]
     # Less this run's: what other runs have shown of each client.
     seen += run.population.precision
-    members = [np.flatnonzero(run.assignment == place) for place in range(len(run.plan.groups))]
-    for content in own:
-        place = run.group_number(content["group"])
-        seen[unpack_places(content["clients"])] += run.plan.groups[place].noise_multiplier ** -2.0
-        most = float(np.maximum(seen[members[place]], 0.0).max(initial=0.0))
-        found[content["round"], content["attempt"], content["group"]] = most
-    return found
-
-
-def _epsilon_then(state: LedgerState, run: Run, group: int, numbers: list[int], charged: int) -> float:
-    """The largest spend of a group's classes when the group had been charged so often."""
-    later = run.charged[group] - charged
-    return max((_without(state, run, group, number, later) for number in numbers), default=0.0)
-
-
-def _without(state: LedgerState, run: Run, group: int, number: int, later: int) -> float:
-    history = _minus(state.history(run.population, number), run, group, later)
-    return max(spent(history, delta=delta) for _, delta in run.population.strictest_of(number))
-
-
-def _minus(history: History, run: Run, group: int, count: int) -> History:
-    planned = run.plan.groups[group]
-    place = (planned.noise_multiplier, planned.sampling_rate)
-    kept: History = tuple(e for e in history if (e.noise_multiplier, e.sampling_rate) != place)
-    rounds = sum(e.num_rounds for e in history if (e.noise_multiplier, e.sampling_rate) == place)
-    return merged([*kept, *run.event(group, max(rounds - count, 0))])
+    members = {group.name: np.flatnonzero(run.assignment == number) for number, group in enumerate(run.plan.groups)}
+    most: dict[tuple[int, int, str], float] = {}
+    for content in charges:
+        seen[unpack_sample(content["clients"])] += weights[content["group"]]
+        address = content["round"], content["attempt"], content["group"]
+        most[address] = float(np.maximum(seen[members[content["group"]]], 0.0).max(initial=0.0))
+    return most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,34 +175,29 @@ class ClientStatus:
 
 
 def client_statuses(
-    state: LedgerState, population: Population, places: IntArray | None = None
+    state: LedgerState, population: Population, clients: IntArray | None = None
 ) -> Iterator[ClientStatus]:
-    """Clients in their order, all or those at ``places``."""
-    chosen = np.arange(len(population)) if places is None else places
+    """Clients in their order, all or those with these indices."""
+    chosen = np.arange(len(population)) if clients is None else clients
     release, server = _release_spends(state, population, chosen), _server_spends(population, chosen)
-    counts = np.zeros(len(population), dtype=np.int64)
-    for run in state.runs.values():
-        if run.population is population:
-            counts += run.participations
-    for place, cost, seen in zip(chosen.tolist(), release, server, strict=True):
+    counts = sum((run.participations for run in state.runs_of(population)), np.zeros(len(population), dtype=np.int64))
+    for index, cost, seen in zip(chosen.tolist(), release, server, strict=True):
         yield ClientStatus(
-            client=population.label(place),
-            epsilon=float(population.epsilons[place]),
-            delta=float(population.deltas[place]),
+            client=population.label(index),
+            epsilon=float(population.epsilons[index]),
+            delta=float(population.deltas[index]),
             spent_release=float(cost),
             spent_server=float(seen),
-            participations=int(counts[place]),
-            has_left=bool(population.has_left[place]),
+            participations=int(counts[index]),
+            has_left=bool(population.has_left[index]),
         )
 
 
-def _release_spends(state: LedgerState, population: Population, places: IntArray) -> NDArray[np.float64]:
-    costs = np.zeros(len(places))
-    numbers = population.class_of[places]
-    for number in np.unique(numbers):
-        chosen = np.flatnonzero(numbers == number)
-        deltas, inverse = np.unique(population.deltas[places[chosen]], return_inverse=True)
-        history = state.history(population, int(number))
+def _release_spends(state: LedgerState, population: Population, clients: IntArray) -> NDArray[np.float64]:
+    costs = np.zeros(len(clients))
+    for number, chosen in grouped(population.class_of[clients]):
+        deltas, inverse = np.unique(population.deltas[clients[chosen]], return_inverse=True)
+        history = state.history(population, number)
         if len(deltas) > _MOST_DELTAS:
             costs[chosen] = spent(history, delta=float(deltas[0]))
         else:
@@ -260,10 +205,8 @@ def _release_spends(state: LedgerState, population: Population, places: IntArray
     return costs
 
 
-def _server_spends(population: Population, places: IntArray) -> NDArray[np.float64]:
-    pairs = np.stack([population.precision[places], population.deltas[places]], axis=1)
-    found, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    costs: list[Any] = [
-        gaussian_epsilon(noise_multiplier=1.0, num_releases=float(seen), delta=float(delta)) for seen, delta in found
-    ]
-    return np.array(costs)[inverse.reshape(-1)]
+def _server_spends(population: Population, clients: IntArray) -> NDArray[np.float64]:
+    pairs = np.stack([population.precision[clients], population.deltas[clients]], axis=1)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    costs = np.array([server_spent(seen, delta=delta) for seen, delta in distinct.tolist()])
+    return costs[inverse.reshape(-1)]

@@ -30,7 +30,6 @@ import contextlib
 import fcntl
 import hmac
 import os
-import secrets
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,22 +37,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import private_opener, sync_folder
 from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following
 from gdpfed.ledger.journal import (
+    JournalRows,
     companion,
-    head_seal,
     journal_line,
     open_journal,
-    private_opener,
     read_journal,
     rewrite_journal,
-    sync_folder,
     write_all,
 )
+from gdpfed.ledger.keys import head_seal, make_key, read_key
 
-__all__ = ["KEY_BYTES", "FaultPoint", "Store", "is_ledger_file", "read_key"]
+__all__ = ["FaultPoint", "Store", "is_ledger_file", "no_fault"]
 
-KEY_BYTES = 32
 _APPLICATION = 0x67647066
 # Where SQLite keeps it.
 _HEADER_BYTES, _APPLICATION_AT = 100, 68
@@ -66,107 +64,80 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION}",
 )
 
-# Called with the name of each place at which a crash must be harmless; tests stop the process there.
+# Called with the name of each point at which a crash must be harmless; tests stop the process there.
 FaultPoint = Callable[[str], None]
 
 
-# Those of this process.
-_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
-
-
-def _no_fault(point: str) -> None:
-    del point
-
-
-def read_key(path: Path) -> bytes:
-    """The secret of a ledger, from its key file."""
-    try:
-        key = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read the ledger's key {str(path)!r}: {error.strerror}; state where it is with --key"
-        ) from None
-    if len(key) != KEY_BYTES:
-        raise InputError(f"expected {KEY_BYTES} bytes in the key file {str(path)!r}, got {len(key)}: restore its copy")
-    return key
-
-
-def _make_key(path: Path) -> None:
-    """Whole or not at all: half a key would be in the way for ever. One that another process makes is not replaced."""
-    part = companion(path, f"new{os.getpid()}")
-    part.unlink(missing_ok=True)
-    with open(part, "xb", opener=private_opener) as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):
-        os.link(part, path)
-    part.unlink()
+def no_fault(point: str) -> None:
+    """Nothing happens."""
 
 
 class Store:
-    """The rows of one ledger. Made by `create`, `open` (to write) or `read` (a snapshot, beside a writer)."""
+    """The rows of one ledger. Made by `create`, `open` (to write) or `read` (a snapshot, beside a writer).
 
-    def __init__(self, path: Path, *, key: bytes | None, rows: list[Row], lock: IO[str] | None, fault: FaultPoint):
+    ``key`` is the secret, if it is at hand.
+    """
+
+    def __init__(
+        self, path: Path, *, key: bytes | None, rows: list[Row], lock: IO[str] | None = None, fault: FaultPoint
+    ) -> None:
         self.path = path
+        self.key = key
         self.rows = rows
-        self._key = key
+        self.journal_is_damaged = False
         self._lock = lock
         self._fault = fault
-        self.journal_is_damaged = False
         self._broken = ""
         self._database: sqlite3.Connection | None = None
         self._journal: IO[bytes] | None = None
         _stores.add(self)
 
     @classmethod
-    def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = _no_fault) -> "Store":
+    def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Store":
         """New, empty files; the key is made unless the file exists."""
         if path.exists() or companion(path, "journal").exists():
             raise InputError(f"{str(path)!r} exists already: a ledger is never overwritten; choose another name")
-        with _explained(path):
-            made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+        key_file = key_file or companion(path, "key")
+        with _explained(path), contextlib.ExitStack() as on_failure:
+            new_folders = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path)
+            lock = on_failure.enter_context(_locked(path))
             if path.exists():
-                lock.close()
                 raise InputError(f"{str(path)!r} exists already: another process has just made it")
-            key_file = key_file or companion(path, "key")
             if not key_file.exists():
-                _make_key(key_file)
+                make_key(key_file)
             fault("create:key")
-            store = cls(path, key=read_key(key_file), rows=[], lock=lock, fault=fault)
-            store._make_database()
+            key = read_key(key_file)
+            _make_database(path, key, fault)
             fault("create:database")
+            store = cls(path, key=key, rows=[], lock=lock, fault=fault)
             store._database = _connected(path)
             store._journal = open_journal(path)
-            for folder in {path.parent, key_file.parent, *(folder.parent for folder in made)}:
+            for folder in {path.parent, key_file.parent, *(folder.parent for folder in new_folders)}:
                 sync_folder(folder)
+            on_failure.pop_all()
         return store
 
     @classmethod
-    def open(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = _no_fault) -> "Store":
+    def open(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Store":
         """The files of an existing ledger, to write; what a crash left half done is made whole."""
         _expect_ledger(path)
-        with _explained(path):
-            lock = _locked(path)
-            try:
-                key = read_key(key_file or companion(path, "key"))
-                database = _connected(path)
-                known, journal, damaged = _both_records(path, database, key)
-                rows = known + journal[len(known) :]
-                store = cls(path, key=key, rows=rows, lock=lock, fault=fault)
-                store._database = database
-                if len(journal) > len(known):
-                    store._insert(journal[len(known) :])
-                if damaged or len(journal) < len(known):
-                    rewrite_journal(path, rows, key=key)
-                store._journal = open_journal(path)
-                # It may have been made just now.
-                sync_folder(path.parent)
-            except BaseException:
-                lock.close()
-                raise
+        with _explained(path), contextlib.ExitStack() as on_failure:
+            lock = on_failure.enter_context(_locked(path))
+            key = read_key(key_file or companion(path, "key"))
+            database = _connected(path)
+            known, journal = _both_records(path, database, key)
+            lacking = journal.rows[len(known) :]
+            store = cls(path, key=key, rows=known + lacking, lock=lock, fault=fault)
+            store._database = database
+            if lacking:
+                _insert(database, key, lacking, point="recover", fault=fault)
+            if journal.is_damaged or len(journal.rows) < len(known):
+                rewrite_journal(path, store.rows, key=key)
+            store._journal = open_journal(path)
+            # It may have been made just now.
+            sync_folder(path.parent)
+            on_failure.pop_all()
         return store
 
     @classmethod
@@ -176,32 +147,27 @@ class Store:
         own = companion(path, "key")
         key = read_key(key_file or own) if key_file is not None or own.exists() else None
         with _explained(path):
-            known, journal, damaged = _undisturbed(path, key) or _beside_a_writer(path, key)
-        store = cls(path, key=key, rows=known + journal[len(known) :], lock=None, fault=_no_fault)
-        store.journal_is_damaged = damaged
+            known, journal = _snapshot(path, key)
+        store = cls(path, key=key, rows=known + journal.rows[len(known) :], fault=no_fault)
+        store.journal_is_damaged = journal.is_damaged
         return store
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether rows can be added."""
-        return self._journal is not None
-
-    @property
-    def key(self) -> bytes | None:
-        """The secret, if it is at hand."""
-        return self._key
 
     @property
     def last_hash(self) -> str:
         """The hash of the last row."""
         return self.rows[-1].hash if self.rows else GENESIS
 
+    @property
+    def head(self) -> str:
+        """NUMBER:HASH of the last row: whoever notes it can tell later whether an old copy was put back."""
+        return f"{len(self.rows)}:{self.last_hash}"
+
     def append(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Row]:
         """Adds rows, all or none, and returns them once they are durable twice.
 
         Whatever fails leaves the store unusable: it has to be opened again, so that nothing goes on by mistake.
         """
-        if self._journal is None or self._database is None or self._key is None:
+        if self._journal is None or self._database is None or self.key is None:
             raise InputError("expected a ledger opened to write, got a snapshot: open it without another writer")
         if self._broken:
             raise PrivacyError(f"the ledger could not be written ({self._broken}): open it again before going on")
@@ -215,14 +181,14 @@ class Store:
         try:
             self._broken = "it stopped in the middle"
             self._fault(f"{point}:before-journal")
-            lines = journal_line(added, key=self._key)
-            half = len(lines) // 2
-            write_all(self._journal, lines[:half])
+            line = journal_line(added, key=self.key)
+            half = len(line) // 2
+            write_all(self._journal, line[:half])
             self._fault(f"{point}:torn-journal")
-            write_all(self._journal, lines[half:])
+            write_all(self._journal, line[half:])
             os.fsync(self._journal.fileno())
             self._fault(f"{point}:after-journal")
-            self._insert(added, point=point)
+            _insert(self._database, self.key, added, point=point, fault=self._fault)
             self._fault(f"{point}:after-commit")
         except (OSError, sqlite3.Error) as error:
             self._broken = _reason(error)
@@ -230,62 +196,29 @@ class Store:
                 os.ftruncate(self._journal.fileno(), length)
                 os.fsync(self._journal.fileno())
             raise PrivacyError(
-                f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released. Make room, "
+                f"cannot record '{point}' in {str(self.path)!r}: {self._broken}; nothing may be released; make room, "
                 f"then open the ledger again"
             ) from None
         self.rows += added
         self._broken = ""
         return added
 
-    def _insert(self, rows: Sequence[Row], *, point: str = "recover") -> None:
-        if self._database is None:
-            raise AssertionError("a store that writes has a database")
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(
-                "INSERT INTO rows VALUES (?, ?, ?, ?)", [(row.number, row.kind, row.body, row.hash) for row in rows]
-            )
-            self._write_head(rows[-1].number, rows[-1].hash)
-            self._fault(f"{point}:before-commit")
-            self._database.execute("COMMIT")
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
-            raise
-
-    def _make_database(self) -> None:
-        """The tables, under another name until they are whole: a process that is killed leaves no half ledger."""
-        part = companion(self.path, "new")
-        for suffix in ("", "-wal", "-shm"):
-            part.with_name(part.name + suffix).unlink(missing_ok=True)
-        open(part, "xb", opener=private_opener).close()
-        self._database = _connected(part)
-        self._database.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
-            self._database.execute(statement)
-        self._fault("create:tables")
-        self._write_head(0, GENESIS)
-        self._database.execute("COMMIT")
-        # So that the tables never depend on the log, which does not get the new name.
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._fault("create:committed")
-        self._database.close()
-        os.rename(part, self.path)
-
-    def _write_head(self, number: int, last_hash: str) -> None:
-        if self._database is None or self._key is None:
-            raise AssertionError("a store that writes has a database and a key")
-        sealed = (number, last_hash, head_seal(self._key, number, last_hash))
-        self._database.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?, ?)", sealed)
-
     def close(self) -> None:
         """Lets go of the files and of the lock."""
         if self._database is not None:
             self._database.close()
+        self._database = None
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in (self._journal, self._lock):
             if file is not None:
                 file.close()
-        self._database = self._journal = self._lock = None
+        self._journal = self._lock = None
+
+
+# Those of this process.
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:
@@ -294,10 +227,7 @@ def _let_go_in_child() -> None:
     Closing the child's copy does not unlock the parent's. The database is left alone: SQLite forbids its use here.
     """
     for store in list(_stores):
-        for file in (store._journal, store._lock):
-            if file is not None:
-                file.close()
-        store._journal = store._lock = None
+        store._close_files()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)
@@ -347,96 +277,117 @@ def is_ledger_file(path: Path) -> bool:
     return head.startswith(b"SQLite format 3\x00") and head[_APPLICATION_AT:][:4] == _APPLICATION.to_bytes(4, "big")
 
 
-_Records = tuple[list[Row], list[Row], bool]
-
-
-def _undisturbed(path: Path, key: bytes | None) -> _Records | None:
-    """Both records without writing anything, not even SQLite's files for sharing; None where a log has rows too, or a
-    writer came in between."""
-
-    def now() -> tuple[int, int, int] | None:
-        log = path.with_name(path.name + "-wal")
-        if log.exists() and log.stat().st_size:
-            return None
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    before = now()
-    if before is None:
-        return None
-    try:
-        with contextlib.closing(_connected(path, "ro&immutable=1")) as database:
-            found = _both_records(path, database, key)
-    except PrivacyError:
-        if now() == before:
-            raise
-        return None
-    return found if now() == before else None
-
-
-def _beside_a_writer(path: Path, key: bytes | None) -> _Records:
-    with contextlib.closing(_connected(path, "ro")) as database:
-        # The database first: a writer adds to the journal before.
-        return _both_records(path, database, key)
-
-
 def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5.0)
     if mode == "rwc":
-        (found,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-        if found != "wal":
+        (journal_mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if journal_mode != "wal":
             database.close()
             raise InputError(f"the file system of {str(path)!r} has no write-ahead log: put the ledger on a local disk")
         database.execute("PRAGMA synchronous = FULL")
     return database
 
 
-def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -> _Records:
-    """The rows of the database, those of the journal, and whether the journal is damaged; PrivacyError where they
-    differ."""
+def _make_database(path: Path, key: bytes, fault: FaultPoint) -> None:
+    """The tables, under another name until they are whole: a process that is killed leaves no half ledger."""
+    part = companion(path, "new")
+    for suffix in ("", "-wal", "-shm"):
+        part.with_name(part.name + suffix).unlink(missing_ok=True)
+    open(part, "xb", opener=private_opener).close()
+    with contextlib.closing(_connected(part)) as database:
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                database.execute(statement)
+            fault("create:tables")
+            _write_head(database, key, 0, GENESIS)
+        # So that the tables never depend on the log, which does not get the new name.
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        fault("create:committed")
+    os.rename(part, path)
+
+
+def _insert(database: sqlite3.Connection, key: bytes, rows: Sequence[Row], *, point: str, fault: FaultPoint) -> None:
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany(
+            "INSERT INTO rows VALUES (?, ?, ?, ?)", [(row.number, row.kind, row.body, row.hash) for row in rows]
+        )
+        _write_head(database, key, rows[-1].number, rows[-1].hash)
+        fault(f"{point}:before-commit")
+
+
+def _write_head(database: sqlite3.Connection, key: bytes, number: int, last_hash: str) -> None:
+    sealed = (number, last_hash, head_seal(key, number, last_hash))
+    database.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?, ?)", sealed)
+
+
+def _snapshot(path: Path, key: bytes | None) -> tuple[list[Row], JournalRows]:
+    """Both records; without writing anything, not even SQLite's files for sharing, where nobody else writes."""
+
+    def version() -> tuple[int, int, int] | None:
+        """None where the log has rows too."""
+        log = path.with_name(path.name + "-wal")
+        if log.exists() and log.stat().st_size:
+            return None
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    before = version()
+    if before is not None:
+        try:
+            with contextlib.closing(_connected(path, "ro&immutable=1")) as database:
+                records = _both_records(path, database, key)
+            if version() == before:
+                return records
+        except PrivacyError:
+            # Unless a writer came in between.
+            if version() == before:
+                raise
+    with contextlib.closing(_connected(path, "ro")) as database:
+        return _both_records(path, database, key)
+
+
+def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -> tuple[list[Row], JournalRows]:
+    """The rows of the database and of the journal; PrivacyError where they differ."""
     try:
-        database.execute("BEGIN")
-        found = [
-            Row(number=number, kind=kind, body=body, hash=digest)
-            for number, kind, body, digest in database.execute(
-                "SELECT number, kind, body, hash FROM rows ORDER BY rowid"
-            )
-        ]
-        head = database.execute("SELECT number, hash, seal FROM head").fetchone()
-        database.execute("COMMIT")
+        with database:
+            database.execute("BEGIN")
+            stored = database.execute("SELECT number, kind, body, hash FROM rows ORDER BY rowid").fetchall()
+            head = database.execute("SELECT number, hash, seal FROM head").fetchone()
     except sqlite3.DatabaseError as error:
         raise PrivacyError(f"{str(path)!r} is no ledger, or is damaged ({error}): restore a copy") from None
-    known = checked_chain(found, source=repr(str(path)))
+    rows = (Row(number=number, kind=kind, body=body, hash=digest) for number, kind, body, digest in stored)
+    known = checked_chain(rows, source=repr(str(path)))
     _check_head(path, known, head, key)
-    second = read_journal(path, key=key)
-    lines, claimed = second.rows, second.num_written
-    journal = str(companion(path, "journal"))
-    for ours, theirs in zip(known, lines, strict=False):
+    # The database was read first: a writer adds to the journal before.
+    journal, journal_path = read_journal(path, key=key), str(companion(path, "journal"))
+    for ours, theirs in zip(known, journal.rows, strict=False):
         if ours != theirs:
             raise PrivacyError(
-                f"row {ours.number} ({ours.kind}) differs between {str(path)!r} and {journal!r}: one of them was "
+                f"row {ours.number} ({ours.kind}) differs between {str(path)!r} and {journal_path!r}: one of them was "
                 f"rewritten; restore an untouched copy"
             )
-    if len(lines) < claimed > len(known):
+    if len(journal.rows) < journal.num_written > len(known):
         raise PrivacyError(
-            f"row {len(lines) + 1} of {journal!r} is damaged or not sealed with this key, and {str(path)!r} "
-            f"ends at row {len(known)} of {claimed}: rows are lost; restore a copy of one of them"
+            f"row {len(journal.rows) + 1} of {journal_path!r} is damaged or not sealed with this key, and "
+            f"{str(path)!r} ends at row {len(known)} of {journal.num_written}: rows are lost; restore a copy of either"
         )
-    return known, lines, second.is_damaged
+    return known, journal
 
 
 def _check_head(path: Path, rows: list[Row], head: tuple[int, str, str] | None, key: bytes | None) -> None:
-    last = rows[-1].hash if rows else GENESIS
     if head is None or head[0] != len(rows):
         stated = "none" if head is None else head[0]
         raise PrivacyError(
             f"row {len(rows) + 1} is missing from {str(path)!r}: it has {len(rows)} rows, its sealed head says "
             f"{stated}; the last rows were deleted or added by hand; restore an untouched copy"
         )
-    if head[1] != last or (key is not None and not hmac.compare_digest(head[2], head_seal(key, len(rows), last))):
+    _, last_hash, seal = head
+    expected = seal if key is None else head_seal(key, len(rows), last_hash)
+    if last_hash != (rows[-1].hash if rows else GENESIS) or not hmac.compare_digest(seal, expected):
         raise PrivacyError(
             f"the head of {str(path)!r} does not match row {len(rows)}, or was sealed with another key: the rows were "
-            f"rewritten, or "
-            f"this is not their key"
+            f"rewritten, or this is not their key"
         )

@@ -14,11 +14,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.doubled import check_no_doubled, not_compared
 from gdpfed.ledger.population import Population
 from gdpfed.ledger.spend import spent
-from gdpfed.ledger.state import LedgerState
+from gdpfed.ledger.state import Counts, LedgerState
 from gdpfed.ledger.store import Store
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
@@ -27,8 +29,6 @@ __all__ = ["Verified", "verify_ledger"]
 
 # A recorded spend and its recomputation.
 _TOLERANCE = 1e-9
-
-Counts = dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,7 @@ def verify_ledger(path: str | Path, *, key_file: Path | None = None, known_head:
     store = Store.read(Path(path), key_file=key_file)
     if store.journal_is_damaged:
         raise PrivacyError(
-            f"the journal of {str(path)!r} is damaged: the database is whole, and opening the ledger to write "
-            f"repairs it"
+            f"the journal of {str(path)!r} is damaged, its database is whole: opening the ledger to write repairs it"
         )
     _check_known(store, known_head)
     with without_cache():
@@ -67,11 +66,11 @@ def verify_ledger(path: str | Path, *, key_file: Path | None = None, known_head:
     runs = state.runs.values()
     return Verified(
         num_rows=len(store.rows),
-        head=f"{len(store.rows)}:{store.last_hash}",
+        head=store.head,
         is_sealed=store.key is not None,
         num_clients=sum(len(population) for population in state.populations.values()),
         num_runs=len(state.runs),
-        num_charges=sum(run.count("charged") + run.count("published") for run in runs),
+        num_charges=sum(sum(run.charged) for run in runs),
         num_published=sum(run.count("published") for run in runs),
         largest_share=share,
         not_compared=tuple(not_compared(state)),
@@ -118,14 +117,9 @@ def _check_spends(state: LedgerState, checked: Counts, share: float) -> tuple[fl
     """Every class that was charged since ``checked`` keeps its budgets; returns the largest share, the counts now."""
     for population in state.populations.values():
         for number, stays in enumerate(population.classes):
-            charged = False
-            for stay in stays:
-                upto = state.runs[stay.run].charged[stay.group] if stay.end is None else stay.end
-                charged |= upto > max(stay.first, checked.get((stay.run, stay.group), 0))
-            if charged:
+            if any(state.end_of(stay) > max(stay.first, checked.get((stay.run, stay.group), 0)) for stay in stays):
                 share = max(share, _check_class(state, population, number))
-    now = {(run.name, group): count for run in state.runs.values() for group, count in enumerate(run.charged)}
-    return share, now
+    return share, {(run.name, group): count for run in state.runs.values() for group, count in enumerate(run.charged)}
 
 
 def _check_class(state: LedgerState, population: Population, number: int) -> float:
@@ -134,7 +128,7 @@ def _check_class(state: LedgerState, population: Population, number: int) -> flo
     for epsilon, delta in population.strictest_of(number):
         cost = spent(history, delta=delta)
         if cost > epsilon:
-            client = population.label(int(population.members(number)[0]))
+            client = population.label(int(np.argmax(population.class_of == number)))
             raise PrivacyError(
                 f"client {client!r} of {population.name!r} and its like spent epsilon {rounded_up(cost, 6)} at delta "
                 f"{delta_up(delta)}, more than the {allowance(epsilon)} that the strictest of them allowed"
@@ -144,18 +138,10 @@ def _check_class(state: LedgerState, population: Population, number: int) -> flo
 
 
 def _check_recorded(state: LedgerState, content: dict[str, object], row: int) -> None:
-    run = state.run(str(content["run"]))
-    recorded = content["spent"]
+    run, recorded = state.run(str(content["run"])), content["spent"]
     if not isinstance(recorded, dict):
         raise PrivacyError(f"row {row} (close) records no spend")
     for name, stated in recorded.items():
-        actual = max(
-            (
-                spent(state.history(run.population, number), delta=delta)
-                for number in run.population.classes_in(run.name, run.group_number(name))
-                for _, delta in run.population.strictest_of(number)
-            ),
-            default=0.0,
-        )
+        actual = state.most_spent(run, run.group_number(name))
         if not math.isclose(actual, float(stated), rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             raise PrivacyError(f"row {row} (close) records epsilon {stated} for {name!r}, the rows give {actual}")

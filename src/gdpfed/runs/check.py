@@ -31,7 +31,8 @@ from gdpfed.errors import GdpfedError, InputError, PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.doubled import check_no_doubled
 from gdpfed.ledger.journal import companion
-from gdpfed.ledger.store import KEY_BYTES, Store, is_ledger_file
+from gdpfed.ledger.keys import KEY_BYTES
+from gdpfed.ledger.store import Store, is_ledger_file
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash

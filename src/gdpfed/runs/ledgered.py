@@ -33,7 +33,7 @@ def population_of(ledger: Ledger, name: str | None) -> str:
 def _matched(population: Population, budgets: Budgets, order: IntArray) -> IntArray:
     """The place in the population of each simulated client; ``order`` is whose budget it was dealt."""
     if budgets.clients is not None and population.labels is not None:
-        return population.places(budgets.clients)
+        return population.indices(budgets.clients)
     if len(budgets) > len(population) or (budgets.clients is None) != (population.labels is None):
         raise InputError(
             f"population {population.name!r} of the ledger has {len(population)} clients "

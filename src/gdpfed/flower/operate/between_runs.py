@@ -60,7 +60,7 @@ def _into_ledger(ledger: Ledger, enrolment: Enrolment) -> None:
     if POPULATION not in ledger.state.populations:
         ledger.add_population(POPULATION, enrolment.budgets)
         return
-    known = set(ledger.state.population(POPULATION).places_by_label)
+    known = set(ledger.state.population(POPULATION).index_by_label)
     missing = [client for client in enrolment.clients if client.name not in known]
     if missing:
         added = Enrolment(server=enrolment.server, clients=tuple(missing))

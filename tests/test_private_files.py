@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.ledger.private_file import private_file
+from gdpfed.files import whole_file
 
 
 def mode(path: Path) -> int:
@@ -25,7 +25,7 @@ def test_nobody_else_reads_it(tmp_path: Path, before: str) -> None:
         (part if before == "a link as part" else path).symlink_to(elsewhere)
     mask = os.umask(0)
     try:
-        with private_file(path) as file:
+        with whole_file(path, private=True) as file:
             assert mode(part) == 0o600
             file.write(b"secret")
     finally:
@@ -37,12 +37,12 @@ def test_nobody_else_reads_it(tmp_path: Path, before: str) -> None:
     assert elsewhere.read_text() == "old"
 
 
-def test_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("before")
 
     def failing(error: BaseException) -> None:
-        with private_file(path) as file:
+        with whole_file(path, private=True) as file:
             file.write(b"half")
             raise error
 
@@ -52,9 +52,9 @@ def test_whole_or_not_at_all(tmp_path: Path) -> None:
         failing(OSError(28, "No space left on device"))
     assert path.read_text() == "before"
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
-    with pytest.raises(InputError, match="which is none"), private_file(tmp_path):
+    with pytest.raises(InputError, match="which is none"), whole_file(tmp_path, private=True):
         pass
-    with pytest.raises(InputError, match="cannot write"), private_file(tmp_path / "no folder" / "out"):
+    with pytest.raises(InputError, match="cannot write"), whole_file(tmp_path / "no folder" / "out", private=True):
         pass
-    with pytest.raises(InputError, match="which is none"), private_file(Path(os.devnull)):
+    with pytest.raises(InputError, match="which is none"), whole_file(Path(os.devnull), private=True):
         pass
