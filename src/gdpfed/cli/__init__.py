@@ -100,11 +100,11 @@ def _load(name: str) -> Any:
 class _LazyGroup(TyperGroup):
     """Lists names and helps; imports a command when it is called for."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in COMMANDS if _is_here(name)]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return TyperCommand(name=cmd_name, help=COMMANDS[cmd_name][1]) if cmd_name in COMMANDS else None
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {
+            name: TyperCommand(name=name, help=line, hidden=not _is_here(name)) for name, (_, line) in COMMANDS.items()
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as ProgressBar
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json, table
+from gdpfed.cli.show import console, print_json, say, table, tell
 from gdpfed.errors import InputError
 from gdpfed.tasks.catalogue import CATALOGUE, Source, source_of
 from gdpfed.tasks.downloads import Progress
@@ -32,16 +32,20 @@ DataDir = Annotated[
 Name = Annotated[str, typer.Argument(help="Data set: " + ", ".join(CATALOGUE) + ".")]
 
 
-def _found(source: Source, data_dir: Path | None) -> list[Found]:
+def _copies(source: Source, data_dir: Path | None) -> list[Found]:
     """Every complete set of files nearby, the one in use first."""
     looked = [find(source, place) for place in places(source, data_dir=data_dir)]
-    return [found for found in looked if found is not None]
+    return [copy for copy in looked if copy is not None]
+
+
+def _where(copy: Found) -> str:
+    return "in the package" if copy.kind == "package" else f"{copy.kind}: {copy.folder}"
 
 
 @data_app.command("list")
 def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
     """Every data set, and whether it is here. Reads no file: 'check' does."""
-    here = {name: _found(source, data_dir)[:1] for name, source in CATALOGUE.items()}
+    in_use = {name: next(iter(_copies(source, data_dir)), None) for name, source in CATALOGUE.items()}
     if as_json:
         print_json(
             [
@@ -51,36 +55,29 @@ def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
                     "num_train": source.num_train,
                     "num_test": source.num_test,
                     "licence": source.licence,
-                    "place": here[source.name][0].kind if here[source.name] else None,
-                    "folder": str(here[source.name][0].folder) if here[source.name] else None,
+                    "place": None if copy is None else copy.kind,
+                    "folder": None if copy is None else str(copy.folder),
                     "addresses": source.addresses,
                 }
                 for source in CATALOGUE.values()
+                for copy in [in_use[source.name]]
             ]
         )
         return
-    made = table(
-        "Data sets",
-        ["name", "train", "test", "what it is", "licence", "here"],
+    rows = [
         [
-            [
-                source.name,
-                f"{source.num_train:,}",
-                f"{source.num_test:,}",
-                source.title,
-                source.licence,
-                _where(here[source.name][0]) if here[source.name] else f"no: gdpfed data get {source.name}",
-            ]
-            for source in CATALOGUE.values()
-        ],
-    )
-    for column in made.columns[3:]:
-        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
-    console().print(made)
-
-
-def _where(found: Found) -> str:
-    return "in the package" if found.kind == "package" else f"{found.kind}: {found.folder}"
+            source.name,
+            f"{source.num_train:,}",
+            f"{source.num_test:,}",
+            source.title,
+            source.licence,
+            f"no: gdpfed data get {source.name}" if copy is None else _where(copy),
+        ]
+        for source in CATALOGUE.values()
+        for copy in [in_use[source.name]]
+    ]
+    folded = ["what it is", "licence", "here"]
+    console().print(table("Data sets", ["name", "train", "test", *folded], rows, folded=folded))
 
 
 @data_app.command("get")
@@ -96,19 +93,15 @@ def get_set(
     source = source_of(name)
     with _progress() as progress:
         raw = get_source(source, data_dir=data_dir, progress=progress)
-    if as_json:
-        print_json(
-            {
-                "name": source.name,
-                "place": raw.found.kind,
-                "folder": str(raw.found.folder),
-                "files": [str(path) for path in raw.found.paths],
-                "differences": raw.differences,
-            }
-        )
-        return
+    content = {
+        "name": source.name,
+        "place": raw.found.kind,
+        "folder": str(raw.found.folder),
+        "files": [str(path) for path in raw.found.paths],
+        "differences": raw.differences,
+    }
     state = "not the official files" if raw.differences else "content checked"
-    console().print(f"{source.name}: {state}; {_where(raw.found)}", soft_wrap=True)
+    tell(as_json, content, f"{source.name}: {state}; {_where(raw.found)}")
 
 
 @data_app.command("check")
@@ -121,38 +114,23 @@ def check_sets(
     sources = tuple(CATALOGUE.values()) if name is None else (source_of(name),)
     rows = []
     for source in sources:
-        for found in _found(source, data_dir):
+        for copy in _copies(source, data_dir):
             try:
-                different = "; ".join(read(source, found).differences)
-                state, detail = ("not official", different) if different else ("ok", "")
+                detail = "; ".join(read(source, copy).differences)
+                state = "not official" if detail else "ok"
             except InputError as error:
                 state, detail = "damaged", str(error)
-            rows.append(
-                {
-                    "name": source.name,
-                    "place": found.kind,
-                    "folder": str(found.folder),
-                    "state": state,
-                    "detail": detail,
-                }
-            )
+            where = {"name": source.name, "place": copy.kind, "folder": str(copy.folder)}
+            rows.append({**where, "state": state, "detail": detail})
     if not rows:
         raise InputError(f"expected files of {name!r} to check, found none: run 'gdpfed data get {name}'")
     if as_json:
         print_json(rows)
     else:
-        out = console()
-        made = table(
-            "Files here, by SHA-256 of their content",
-            ["name", "state", "place", "folder"],
-            [[row["name"], row["state"], row["place"], row["folder"]] for row in rows],
-        )
-        for column in made.columns[1:]:
-            column.justify, column.no_wrap, column.overflow = "left", False, "fold"
-        out.print(made)
-        for row in rows:
-            if row["state"] == "not official":
-                out.print(f"{row['name']}: {row['detail']}", soft_wrap=True)
+        columns = ["name", "state", "place", "folder"]
+        cells = [[row[column] for column in columns] for row in rows]
+        console().print(table("Files here, by SHA-256 of their content", columns, cells, folded=columns[1:]))
+        say(*(f"{row['name']}: {row['detail']}" for row in rows if row["state"] == "not official"))
     damaged = [row["detail"] for row in rows if row["state"] == "damaged"]
     if damaged:
         raise InputError("; ".join(damaged))
@@ -177,13 +155,13 @@ def _progress() -> Iterator[Progress]:
 
 
 def _lines() -> Progress:
-    shown: dict[str, int] = {}
+    last: dict[str, int] = {}
 
     def show(what: str, done: int, total: int | None) -> None:
         tenth = 10 * done // total if total else 0
-        if tenth == shown.get(what, -1):
+        if tenth == last.get(what, -1):
             return
-        shown[what] = tenth
+        last[what] = tenth
         size = f": {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else " ..."
         sys.stderr.write(f"{what}{size}\n")
         sys.stderr.flush()

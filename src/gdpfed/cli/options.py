@@ -10,13 +10,12 @@ import functools
 import importlib.util
 import inspect
 import json
-import os
 import types
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
@@ -24,6 +23,9 @@ from gdpfed.config import setting, text_of
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.tasks.task import Task, TrainingSettings, load_task
+
+if TYPE_CHECKING:
+    from gdpfed.training.clients.engines import Engine
 
 __all__ = ["Asked", "Json", "Seed", "Workforce", "need", "option", "option_name", "with_settings"]
 
@@ -50,18 +52,17 @@ class Workforce:
         if self.workers is not None and self.workers < 1:
             raise InputError(f"expected --workers >= 1, got --workers {self.workers}")
 
-    def for_simulate(self) -> dict[str, Any]:
-        """As `runs.simulate` takes it; what is not there is refused before there is a folder."""
+    @property
+    def chosen(self) -> "Engine":
+        """The engine that trains."""
         from gdpfed.training.clients.engines import Engine
 
-        engine = Engine(name=self.engine, ray_address=self.ray_address, device=self.device)
-        engine.check()
-        return {"num_workers": self.workers, "engine": engine, "data_dir": self.data_dir}
+        return Engine(name=self.engine, ray_address=self.ray_address, device=self.device)
 
     @property
-    def num_workers(self) -> int:
-        """One for each core unless stated."""
-        return self.workers or os.cpu_count() or 1
+    def is_unusual(self) -> bool:
+        """Whether others than this machine's processors train."""
+        return (self.engine, self.device) != ("local", "cpu")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ class Asked:
         names = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]  # a dataclass
         changes = {name: value for name, value in self.stated.items() if name in names}
         return dataclasses.replace(settings, **changes)  # type: ignore[type-var]  # a dataclass
+
+    def workforce(self) -> Workforce:
+        """Who trains; what is not there is refused."""
+        workforce = self.applied(Workforce())
+        workforce.chosen.check()
+        return workforce
 
     def task(self, source: str) -> Task:
         """The task of ``source`` with what was stated in place of its own."""
@@ -98,8 +105,10 @@ def option(settings: type, name: str) -> Any:
     return typer.Option(option_name(field), help=text_of(field))
 
 
-def with_settings(*classes: type, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each setting of ``classes``; what was stated comes as its first argument, `Asked`."""
+def with_settings(
+    *classes: type, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command an option for each setting of ``classes``. What was stated comes as its first argument."""
     offered: dict[str, inspect.Parameter] = {}
     readers: dict[str, Callable[[Any], Any]] = {}
     for cls in classes:

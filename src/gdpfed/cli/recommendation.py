@@ -21,21 +21,21 @@ def _row(candidate: Candidate) -> list[str]:
     ]
 
 
-def print_recommendation(found: Recommendation, *, title: str) -> None:
+def print_recommendation(advice: Recommendation, *, title: str) -> None:
     """The candidates, best first, the reasons, and how to ask for the plan by name."""
     out = console()
     head = ["plan", "rounds", "participation", "signal/noise", "of a round", "of all rounds", "smallest rate"]
-    rows = [_row(found.best), *(_row(each) for each in found.others)]
-    size = f"{found.best.num_params:,} parameters"
+    rows = [_row(advice.best), *(_row(each) for each in advice.others)]
+    size = f"{advice.best.num_params:,} parameters"
     out.print(table(f"{title}: predicted for {size}, recommended first", head, rows))
-    out.print(table("The recommended plan under other limits", head, [_row(each) for each in found.elsewhere]))
-    for reason in found.reasons:
+    out.print(table("The recommended plan under other limits", head, [_row(each) for each in advice.elsewhere]))
+    for reason in advice.reasons:
         out.print(f"- {reason}", soft_wrap=True)
-    out.print(f"the same plan by name: {_options(found)}\n", soft_wrap=True)
+    out.print(f"the same plan by name: {_options(advice)}\n", soft_wrap=True)
 
 
-def _options(found: Recommendation) -> str:
-    asked = found.settings
+def _options(advice: Recommendation) -> str:
+    asked = advice.settings
     words = [f"--method {asked.method}"]
     for name in ("fairness_floor", "server_learning_rate", "averaging"):
         if name in asked.changed():
@@ -56,13 +56,13 @@ def _as_json(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def recommendation_as_json(found: Recommendation) -> dict[str, Any]:
+def recommendation_as_json(advice: Recommendation) -> dict[str, Any]:
     """The same for machines."""
     return {
-        "model_size": found.best.num_params,
-        "options": _options(found),
-        "recommended": _as_json(found.best),
-        "others": [_as_json(each) for each in found.others],
-        "elsewhere": [_as_json(each) for each in found.elsewhere],
-        "reasons": list(found.reasons),
+        "model_size": advice.best.num_params,
+        "options": _options(advice),
+        "recommended": _as_json(advice.best),
+        "others": [_as_json(each) for each in advice.others],
+        "elsewhere": [_as_json(each) for each in advice.elsewhere],
+        "reasons": list(advice.reasons),
     }

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gdpfed.cli.show import console
-from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.cli import options
+from gdpfed.cli.show import say, tell
+from gdpfed.errors import InputError
+from gdpfed.files import check_writable, write_whole
 
 __all__ = ["plot_runs", "report_runs"]
 
@@ -15,13 +17,6 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders,
 Partial = Annotated[bool, typer.Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
-
-
-def _need_torch() -> None:
-    try:
-        import torch  # noqa: F401 - only to see that it is there
-    except ModuleNotFoundError:
-        raise MissingExtraError(package="torch", extra="torch", purpose="what an unfinished run has spent") from None
 
 
 def report_runs(
@@ -39,14 +34,13 @@ def report_runs(
     if out is None and kind == "html":
         out = Path("report.html")
     if partial:
-        _need_torch()
+        options.need("torch", extra="torch", purpose="what an unfinished run has spent")
     from gdpfed.report.load import load_report
     from gdpfed.report.page import report_html
     from gdpfed.report.texts import report_json, report_markdown
-    from gdpfed.report.whole_file import check_place, write_whole
 
     if out is not None:
-        check_place(out)
+        check_writable(out)
     data = load_report(runs, partial=partial)
     text = {"html": report_html, "md": report_markdown, "json": report_json}[kind](data)
     if out is None:
@@ -54,10 +48,9 @@ def report_runs(
         return
     content = text.encode()
     write_whole(out, content)
-    console().print(
+    say(
         f"{out}: {data.title}, methods: {len(data.methods)}, runs: {data.num_runs}, {len(content) / 1000:,.0f} kB; "
-        f"{data.stamp}",
-        soft_wrap=True,
+        f"{data.stamp}"
     )
 
 
@@ -80,12 +73,13 @@ def plot_runs(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
     kind: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
     partial: Partial = False,
+    as_json: options.Json = False,
 ) -> None:
     """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
     if partial:
-        _need_torch()
+        options.need("torch", extra="torch", purpose="what an unfinished run has spent")
     from gdpfed.report.load import load_report
     from gdpfed.report.report_pictures import report_figures, write_figures
 
-    for path in write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower()):
-        console().print(str(path), soft_wrap=True)
+    pictures = write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower())
+    tell(as_json, [str(path) for path in pictures], *pictures)

@@ -41,7 +41,9 @@ class TrainingSettings:
     concentration: float = setting(
         0.5, "With partition 'dirichlet': the smaller, the more the clients' labels differ.", allowed="Above 0."
     )
-    min_examples: int = setting(1, "With partition 'dirichlet': every client has at least so many examples.", allowed="At least 1.")
+    min_examples: int = setting(
+        1, "With partition 'dirichlet': every client has at least so many examples.", allowed="At least 1."
+    )
     batch_size: int = setting(10, "Examples of a local step.", allowed="At least 1.")
     momentum: float = setting(0.0, "Momentum of a client's local steps.", allowed="At least 0, below 1.")
     learning_rate_decay: float = setting(
