@@ -13,6 +13,8 @@ from gdpfed.planning.plan import Plan
 from gdpfed.runs.folder import RunFolder, create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, check_link, population_of
 from gdpfed.runs.simulate import dealt_groups, dealt_order
+from gdpfed.secure.encoding import planned_sums
+from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.tasks.task import Task
 
 __all__ = ["open_or_start", "spent_by_group", "start_run"]
@@ -27,9 +29,8 @@ def start_run(
     """
     plan = make_plan(task.budgets, task.settings)
     if task.training.secure:
-        from gdpfed.training.releases.secure_sums import SecureRelease
-
-        SecureRelease(plan, num_params=1, dropout=task.training.dropout, colluders=task.training.colluders)
+        tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
+        planned_sums(plan, num_params=1, tolerance=tolerance)
     if folder is None:
         title = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
         secure = "-secure" if task.training.secure else ""
