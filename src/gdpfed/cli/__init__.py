@@ -22,54 +22,48 @@ _INTERRUPTED = 130
 
 # Where each command is, and the first sentences of its help.
 COMMANDS = {
-    "plan": ("gdpfed.cli.plan_commands:plan_app", "Plan the privacy of a federated training."),
+    "plan": (".plan_commands:plan_app", "Plan the privacy of a federated training."),
     "train": (
-        "gdpfed.cli.train_commands:train_run",
+        ".train_commands:train_run",
         "Train a task within its clients' budgets: a simulation, in a folder that can be resumed.",
     ),
-    "compare": (
-        "gdpfed.cli.train_commands:compare_runs",
-        "Train several methods on several seeds, and show them side by side.",
-    ),
+    "compare": (".train_commands:compare_runs", "Train several methods on several seeds, and show them side by side."),
     "resume": (
-        "gdpfed.cli.train_commands:resume_run",
+        ".train_commands:resume_run",
         "Go on with a run that was interrupted; the result is what it would have been.",
     ),
-    "show": ("gdpfed.cli.train_commands:show_runs", "A table of runs, and their curves as a picture."),
+    "show": (".train_commands:show_runs", "A table of runs, and their curves as a picture."),
     "report": (
-        "gdpfed.cli.report_commands:report_runs",
+        ".report_commands:report_runs",
         "One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it.",
     ),
     "plot": (
-        "gdpfed.cli.report_commands:plot_runs",
+        ".report_commands:plot_runs",
         "Figures of runs for a paper: convergence, final accuracies, rates and noise, participation.",
     ),
-    "data": ("gdpfed.cli.data_commands:data_app", "Data sets: what is here, fetch, check."),
+    "data": (".data_commands:data_app", "Data sets: what is here, fetch, check."),
     "ledger": (
-        "gdpfed.cli.ledger_commands:ledger_app",
+        ".ledger_commands:ledger_app",
         "A privacy ledger: budgets and spend of clients over all runs, charged before anything is released.",
     ),
     "verify": (
-        "gdpfed.cli.plan_commands:verify",
+        ".plan_commands:verify",
         "Recompute every epsilon of a plan from its mechanism; exit code 2 if a promise does not hold.",
     ),
     "check": (
-        "gdpfed.cli.check_commands:check",
+        ".check_commands:check",
         "After an upgrade: find ledgers, plans, runs and homes, and say which are not sound, and what to do.",
     ),
     "account": (
-        "gdpfed.cli.account_commands:account_command",
+        ".account_commands:account_command",
         "What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is "
         "computed.",
     ),
     "audit": (
-        "gdpfed.cli.audit_commands:audit",
+        ".audit_commands:audit",
         "Try to break a plan's promises, with canary clients on the real path. Exit code 1 if one is false.",
     ),
-    "flower": (
-        "gdpfed.cli.flower_commands:flower_app",
-        "A federation of machines that do not trust each other, over Flower.",
-    ),
+    "flower": (".flower_commands:flower_app", "A federation of machines that do not trust each other, over Flower."),
     # A package of the repository: a clone has it, an installed wheel does not.
     "reproduce": ("gdpfed_reproduce.commands:reproduce_app", "The paper's tables and figures beside ours."),
 }
@@ -87,7 +81,7 @@ def _load(name: str) -> Any:
             "and there pip install -e '.[torch,plots]'"
         )
     module, _, attribute = COMMANDS[name][0].partition(":")
-    loaded = getattr(importlib.import_module(module), attribute)
+    loaded = getattr(importlib.import_module(module, __name__), attribute)
     if not isinstance(loaded, typer.Typer):
         single = typer.Typer(add_completion=False)
         single.command(name)(loaded)

@@ -10,8 +10,16 @@ from gdpfed.cli import options
 from gdpfed.cli.show import console, finite, print_json, rounded_up, say, table, tell
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
+from gdpfed.ledger import export as exporting
+from gdpfed.ledger import receipts
+from gdpfed.ledger.book import Ledger
+from gdpfed.ledger.export import as_json as plain
+from gdpfed.ledger.population import Population
+from gdpfed.ledger.status import client_statuses, run_history, run_status
+from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import allowance, delta_up
+from gdpfed.tasks.task import load_task
 
 __all__ = ["ledger_app"]
 
@@ -27,7 +35,7 @@ InPopulation = Annotated[str | None, typer.Option("--population", help="Default:
 Clients = Annotated[list[str], typer.Argument(help="Clients, by name (or by number, if they have no names).")]
 
 
-def _population(ledger: Any, name: str | None) -> Any:
+def _population(ledger: Ledger, name: str | None) -> Population:
     names = list(ledger.state.populations)
     if name is None and len(names) != 1:
         raise InputError(f"expected --population, one of {', '.join(names) or 'none'}: the ledger has {len(names)}")
@@ -55,9 +63,6 @@ def init(
 
     A client is in one population: a name that another one holds is refused.
     """
-    from gdpfed.ledger.book import Ledger
-    from gdpfed.tasks.task import load_task
-
     budgets = load_task(source).budgets
     opened = Ledger.open(path, key_file=key) if path.exists() else Ledger.create(path, key_file=key)
     with opened as ledger:
@@ -76,10 +81,6 @@ def init(
 @ledger_app.command("status")
 def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
     """What is promised, spent and left, for each group and adversary."""
-    from gdpfed.ledger.book import Ledger
-    from gdpfed.ledger.export import as_json as plain
-    from gdpfed.ledger.status import run_status
-
     ledger = Ledger.read(path, key_file=key)
     state = ledger.state
     parts = [part for run in state.runs.values() for part in run_status(state, run)]
@@ -141,10 +142,6 @@ def clients(
     as_json: options.Json = False,
 ) -> None:
     """Budget and spend of single clients; of those that spent the largest part of their budget, unless named."""
-    from gdpfed.ledger.book import Ledger
-    from gdpfed.ledger.export import as_json as plain
-    from gdpfed.ledger.status import client_statuses
-
     ledger = Ledger.read(path)
     chosen = _population(ledger, population)
     listed = list(client_statuses(ledger.state, chosen, chosen.places(names) if names else None))
@@ -176,10 +173,6 @@ def history(
     as_json: options.Json = False,
 ) -> None:
     """Every attempt of every round: charged, published or lost, and what it had cost by then."""
-    from gdpfed.ledger.book import Ledger
-    from gdpfed.ledger.export import as_json as plain
-    from gdpfed.ledger.status import run_history
-
     ledger = Ledger.read(path)
     state = ledger.state
     runs = [state.run(run)] if run is not None else list(state.runs.values())
@@ -212,8 +205,6 @@ def verify(
     as_json: options.Json = False,
 ) -> None:
     """Recompute everything from the rows: the chain, the plans, every spend. Fails with the row that is wrong."""
-    from gdpfed.ledger.verify import verify_ledger
-
     verified = verify_ledger(path, key_file=key, known_head=head)
     content = {
         "rows": verified.num_rows,
@@ -248,9 +239,6 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write clients, charges, groups or the rows themselves as JSON or CSV, readable by you only."""
-    from gdpfed.ledger import export as exporting
-    from gdpfed.ledger.book import Ledger
-
     count = exporting.export(Ledger.read(path), what, out)
     tell(as_json, {"file": str(out), "what": what, "count": count}, f"{out}: {count:,} {what}")
 
@@ -269,9 +257,6 @@ def receipt(
     as_json: options.Json = False,
 ) -> None:
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
-    from gdpfed.ledger import receipts
-    from gdpfed.ledger.book import Ledger
-
     if check:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -315,9 +300,6 @@ def join(
     as_json: options.Json = False,
 ) -> None:
     """Let new clients join a population; none that this or another population of the ledger has, or had."""
-    from gdpfed.ledger.book import Ledger
-    from gdpfed.tasks.task import load_task
-
     with Ledger.open(path) as ledger:
         chosen = _population(ledger, population)
         joined = len(ledger.join(chosen.name, load_task(source).budgets, default_delta=delta))
@@ -328,8 +310,6 @@ def join(
 @ledger_app.command("leave")
 def leave(path: Path_, names: Clients, population: InPopulation = None, as_json: options.Json = False) -> None:
     """Let clients leave: they take no further part, what they spent stands."""
-    from gdpfed.ledger.book import Ledger
-
     with Ledger.open(path) as ledger:
         chosen = _population(ledger, population)
         ledger.leave(chosen.name, names)
@@ -346,8 +326,6 @@ def tighten(
     as_json: options.Json = False,
 ) -> None:
     """Lower budgets of clients, from the next round on."""
-    from gdpfed.ledger.book import Ledger
-
     if epsilon is None and delta is None:
         raise InputError("expected --epsilon or --delta: what the clients allow from now on")
     with Ledger.open(path) as ledger:
@@ -364,8 +342,6 @@ def close(
     as_json: options.Json = False,
 ) -> None:
     """End a run that will not go on: the rounds that it holds are free again."""
-    from gdpfed.ledger.book import Ledger
-
     with Ledger.open(path) as ledger:
         ledger.close_run(run)
         rounds = max(ledger.state.run(run).charged)

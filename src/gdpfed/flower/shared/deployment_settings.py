@@ -5,13 +5,16 @@ that the server signs; the rest is the server's own business.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import tomli_w
 
 from gdpfed.config import documented, from_mapping, parse_toml, setting
 from gdpfed.errors import InputError
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
-from gdpfed.secure.noise_shares import Tolerance
+
+if TYPE_CHECKING:
+    from gdpfed.secure.noise_shares import Tolerance
 
 __all__ = ["DeploymentSettings", "settings_from_toml", "settings_to_toml"]
 
@@ -77,8 +80,11 @@ class DeploymentSettings:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
 
     @property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> "Tolerance":
         """What every cohort must stand."""
+        # Imported here: the command line reads the fields also where the packages of secure sums are not installed.
+        from gdpfed.secure.noise_shares import Tolerance
+
         return Tolerance(
             dropout_rate=self.dropout_rate,
             colluding_fraction=self.colluding_fraction,
