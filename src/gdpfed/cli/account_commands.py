@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from gdpfed.cli import options
 from gdpfed.cli.show import console, finite, print_json, table
@@ -18,15 +18,11 @@ _NAMES = {"sampling_rate": "rate", "num_rounds": "rounds"}
 
 
 def account_command(
-    delta: Annotated[float, typer.Option("--delta", help="Failure probability.")],
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="Probability that a client takes part in a round.")
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option("--noise-multiplier", help="Noise std on the sum, divided by the clip norm.")
-    ] = None,
+    delta: Annotated[float, Option(help="Failure probability.")],
+    rate: Annotated[float | None, Option(help="Probability that a client takes part in a round.")] = None,
+    noise_multiplier: Annotated[float | None, Option(help="Noise std on the sum, divided by the clip norm.")] = None,
     rounds: Annotated[int | None, options.option(PlanSettings, "num_rounds")] = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Budget.")] = None,
+    epsilon: Annotated[float | None, Option(help="Budget.")] = None,
     max_participations: Annotated[int | None, options.option(PlanSettings, "max_participations")] = None,
     accountant: Annotated[str, options.option(PlanSettings, "accountant")] = "pld",
     as_json: options.Json = False,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.options import Workforce
@@ -36,39 +37,31 @@ def audit(
     asked: options.Asked,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A plan saved by gdpfed plan --out, a preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare), a "
             ".toml file, or a text such as 2000@0.5,2000@3."
         ),
     ] = DEMONSTRATION,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train the task once, with canaries among its clients.")
-    ] = False,
+    train: Annotated[bool, Option("--train", help="Train the task once, with canaries among its clients.")] = False,
     canaries: Annotated[
-        int | None,
-        typer.Option("--canaries", help=f"For each group. Default: {_CANARIES}, with --train {_TRAINED_CANARIES}."),
+        int | None, Option(help=f"For each group. Default: {_CANARIES}, with --train {_TRAINED_CANARIES}.")
     ] = None,
     seed: options.Seed = 1,
     alpha: Annotated[
-        float, typer.Option("--alpha", help="Probability that the report is wrong about a plan that keeps its word.")
+        float, Option(help="Probability that the report is wrong about a plan that keeps its word.")
     ] = 1e-3,
     group: Annotated[
-        str | None,
-        typer.Option("--group", help="Only this group ('group 1'). Default: all; with --train the laxest."),
+        str | None, Option(help="Only this group ('group 1'). Default: all; with --train the laxest.")
     ] = None,
     mechanism: Annotated[
-        str, typer.Option("--mechanism", help="'float' (the simulator's), 'integer' (the secure sum's) or 'both'.")
+        str, Option(help="'float' (the simulator's), 'integer' (the secure sum's) or 'both'.")
     ] = "both",
     dropout: Annotated[
-        float, typer.Option("--dropout", help="Integer sums: the probability that a client vanishes during a round.")
+        float, Option(help="Integer sums: the probability that a client vanishes during a round.")
     ] = 0.1,
-    colluders: Annotated[
-        float, typer.Option("--colluders", help="Integer sums: the part of each cohort that tells the server all.")
-    ] = 0.1,
-    controls: Annotated[bool, typer.Option(help="Also audit known mistakes, which have to be flagged.")] = True,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw claims and lower bounds (.png, .svg, .pdf).")
-    ] = None,
+    colluders: Annotated[float, Option(help="Integer sums: the part of each cohort that tells the server all.")] = 0.1,
+    controls: Annotated[bool, Option(help="Also audit known mistakes, which have to be flagged.")] = True,
+    plot: Annotated[Path | None, Option(help="Draw claims and lower bounds (.png, .svg, .pdf).")] = None,
     workers: Annotated[int | None, options.option(Workforce, "workers")] = None,
     data_dir: Annotated[Path | None, options.option(Workforce, "data_dir")] = None,
     as_json: options.Json = False,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 from gdpfed.cli import options
 from gdpfed.cli.show import print_json, say
@@ -20,9 +21,7 @@ def _harmless(text: str) -> str:
 
 
 def check(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")
-    ],
+    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")],
     as_json: options.Json = False,
 ) -> None:
     """After an upgrade: find ledgers, plans, runs and homes, and say which are not sound, and what to do.

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as ProgressBar
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, say, table, tell
@@ -27,9 +28,9 @@ data_app = typer.Typer(
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Folder with data files, or with a folder for each set. Default: $GDPFED_DATA."),
+    Option("--data-dir", help="Folder with data files, or with a folder for each set. Default: $GDPFED_DATA."),
 ]
-Name = Annotated[str, typer.Argument(help="Data set: " + ", ".join(CATALOGUE) + ".")]
+Name = Annotated[str, Argument(help="Data set: " + ", ".join(CATALOGUE) + ".")]
 
 
 def _copies(source: Source, data_dir: Path | None) -> list[Found]:
@@ -84,8 +85,7 @@ def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
 def get_set(
     name: Name,
     data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Put the files into this folder. Default: the cache, if they are not here."),
+        Path | None, Option(help="Put the files into this folder. Default: the cache, if they are not here.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -106,7 +106,7 @@ def get_set(
 
 @data_app.command("check")
 def check_sets(
-    name: Annotated[str | None, typer.Argument(help="Data set. Default: all that are here.")] = None,
+    name: Annotated[str | None, Argument(help="Data set. Default: all that are here.")] = None,
     data_dir: DataDir = None,
     as_json: options.Json = False,
 ) -> None:

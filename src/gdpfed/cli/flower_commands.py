@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.show import print_json, print_plan, rounded_up, say, tell
@@ -25,8 +26,8 @@ flower_app = typer.Typer(
 
 _PORT = 9092
 _INNER_PORT = 9093
-Home = Annotated[Path, typer.Argument(help="The server's home.")]
-NodeHomePath = Annotated[Path, typer.Argument(help="The node's home.")]
+Home = Annotated[Path, Argument(help="The server's home.")]
+NodeHomePath = Annotated[Path, Argument(help="The node's home.")]
 
 
 def _command(*words: object) -> str:
@@ -36,15 +37,15 @@ def _command(*words: object) -> str:
 
 @flower_app.command("up")
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", help="SuperNodes, in three groups of budgets.")] = 6,
+    nodes: Annotated[int, Option(help="SuperNodes, in three groups of budgets.")] = 6,
     rounds: Annotated[int, options.option(PlanSettings, "num_rounds")] = 3,
     method: Annotated[str, options.option(PlanSettings, "method")] = "gdpfed+",
     participation: Annotated[float, options.option(PlanSettings, "participation")] = 0.5,
     app: Annotated[
-        Path | None, typer.Option("--app", help="A project of gdpfed flower new. Default: a new one in the folder.")
+        Path | None, Option(help="A project of gdpfed flower new. Default: a new one in the folder.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="Where everything goes. Default: a new temporary folder, kept.")
+        Path | None, Option("--dir", help="Where everything goes. Default: a new temporary folder, kept.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -90,7 +91,7 @@ def up(
 
 @flower_app.command("new")
 def new(
-    folder: Annotated[Path, typer.Argument(help="A new folder; its name becomes the project's.")],
+    folder: Annotated[Path, Argument(help="A new folder; its name becomes the project's.")],
     as_json: options.Json = False,
 ) -> None:
     """Write a small project to start from: server, client, task, pyproject.toml, README."""
@@ -110,8 +111,8 @@ def new(
 @options.with_settings(DeploymentSettings)
 def init(
     asked: options.Asked,
-    home: Annotated[Path, typer.Argument(help="A new folder on the server.")],
-    host: Annotated[list[str], typer.Option("--host", help="A name or address that nodes connect to; repeat it.")],
+    home: Annotated[Path, Argument(help="A new folder on the server.")],
+    host: Annotated[list[str], Option(help="A name or address that nodes connect to; repeat it.")],
     as_json: options.Json = False,
 ) -> None:
     """Make the server's home: its identity, settings, and certificates."""
@@ -142,10 +143,8 @@ def init(
 @flower_app.command("gate")
 def gate(
     home: Home,
-    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT that nodes connect to.")],
-    superlink: Annotated[
-        str, typer.Option("--superlink", help="HOST:PORT of the SuperLink.")
-    ] = f"127.0.0.1:{_INNER_PORT}",
+    listen: Annotated[str, Option(help="HOST:PORT that nodes connect to.")],
+    superlink: Annotated[str, Option(help="HOST:PORT of the SuperLink.")] = f"127.0.0.1:{_INNER_PORT}",
     as_json: options.Json = False,
 ) -> None:
     """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs."""
@@ -161,7 +160,7 @@ def gate(
 def certificate(
     home: Home,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="Make a new certificate for these hosts, by the same authority.")
+        list[str] | None, Option(help="Make a new certificate for these hosts, by the same authority.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -183,24 +182,20 @@ def certificate(
 
 @flower_app.command("node")
 def node(
-    home: Annotated[Path, typer.Argument(help="A new folder on the client's machine.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The most that the released models may ever cost.")],
-    delta: Annotated[float, typer.Option("--delta", help="The failure probability that goes with it.")],
-    name: Annotated[str | None, typer.Option("--name", help="As others will see it. Default: the folder's.")] = None,
+    home: Annotated[Path, Argument(help="A new folder on the client's machine.")],
+    epsilon: Annotated[float, Option(help="The most that the released models may ever cost.")],
+    delta: Annotated[float, Option(help="The failure probability that goes with it.")],
+    name: Annotated[str | None, Option(help="As others will see it. Default: the folder's.")] = None,
     epsilon_server: Annotated[
         float | None,
-        typer.Option(
-            "--epsilon-server",
-            help="The most that the server itself may ever learn. Default: ten times --epsilon, 10 at least.",
-        ),
+        Option(help="The most that the server itself may ever learn. Default: ten times --epsilon, 10 at least."),
     ] = None,
     colluders: Annotated[
-        float,
-        typer.Option("--colluders", help="Refuse runs whose noise is sized for a smaller colluding fraction."),
+        float, Option(help="Refuse runs whose noise is sized for a smaller colluding fraction.")
     ] = COLLUDING_FRACTION,
     complete_up_to: Annotated[int, options.option(DeploymentSettings, "complete_up_to")] = COMPLETE_UP_TO,
     superlink: Annotated[
-        str, typer.Option("--superlink", help="HOST:PORT of the operator's SuperLink, for the command to print.")
+        str, Option(help="HOST:PORT of the operator's SuperLink, for the command to print.")
     ] = f"HOST:{_PORT}",
     as_json: options.Json = False,
 ) -> None:
@@ -238,7 +233,7 @@ def node(
 @flower_app.command("enrol")
 def enrol_clients(
     home: Home,
-    announcements: Annotated[list[Path], typer.Argument(help="What clients sent: announcement.json files.")],
+    announcements: Annotated[list[Path], Argument(help="What clients sent: announcement.json files.")],
     as_json: options.Json = False,
 ) -> None:
     """Put clients on the list of the federation, sign it, and make them known to the ledger."""
@@ -260,7 +255,7 @@ def enrol_clients(
 def plan_run(
     asked: options.Asked,
     home: Home,
-    file: Annotated[Path | None, typer.Option("--file", help="A plan of gdpfed plan, instead of making one.")] = None,
+    file: Annotated[Path | None, Option(help="A plan of gdpfed plan, instead of making one.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a plan for the enrolled clients, and name a new run by it."""
@@ -302,11 +297,11 @@ def give_up_run(home: Home, as_json: options.Json = False) -> None:
 @flower_app.command("pin")
 def pin_enrolment(
     home: NodeHomePath,
-    enrolment: Annotated[Path, typer.Argument(help="The enrolment.json that the operator sent.")],
+    enrolment: Annotated[Path, Argument(help="The enrolment.json that the operator sent.")],
     expect: Annotated[
-        str | None, typer.Option("--hash", help="The hash that the operator told; refused if it is another.")
+        str | None, Option("--hash", help="The hash that the operator told; refused if it is another.")
     ] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Pin another list or server than before.")] = False,
+    renew: Annotated[bool, Option("--renew", help="Pin another list or server than before.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Pin the server's key and the list of clients on a node: from now on it answers to nobody else."""

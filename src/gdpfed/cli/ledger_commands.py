@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.show import console, finite, print_json, rounded_up, say, table, tell
@@ -29,10 +30,10 @@ ledger_app = typer.Typer(
     add_completion=False,
 )
 
-Path_ = Annotated[Path, typer.Argument(help="The ledger's file.")]
-Key = Annotated[Path | None, typer.Option("--key", help="The ledger's key file. Default: LEDGER.key.")]
-InPopulation = Annotated[str | None, typer.Option("--population", help="Default: the only one there is.")]
-Clients = Annotated[list[str], typer.Argument(help="Clients, by name (or by number, if they have no names).")]
+Path_ = Annotated[Path, Argument(help="The ledger's file.")]
+Key = Annotated[Path | None, Option("--key", help="The ledger's key file. Default: LEDGER.key.")]
+InPopulation = Annotated[str | None, Option("--population", help="Default: the only one there is.")]
+Clients = Annotated[list[str], Argument(help="Clients, by name (or by number, if they have no names).")]
 
 
 def _population(ledger: Ledger, name: str | None) -> Population:
@@ -45,12 +46,12 @@ def _population(ledger: Ledger, name: str | None) -> Population:
 @ledger_app.command("init")
 def init(
     path: Path_,
-    source: Annotated[str, typer.Argument(help="Clients with budgets: a file, COUNT@EPSILON,..., or a preset.")],
-    population: Annotated[str, typer.Option("--population", help="A name for these clients.")] = "clients",
+    source: Annotated[str, Argument(help="Clients with budgets: a file, COUNT@EPSILON,..., or a preset.")],
+    population: Annotated[str, Option(help="A name for these clients.")] = "clients",
     delta: Annotated[float | None, options.option(PlanSettings, "delta")] = None,
     other_people: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--other-people",
             help="Nobody of these clients is in another population of the ledger. Must be said where a population has "
             "no names: names are compared.",
@@ -136,9 +137,9 @@ def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
 @ledger_app.command("clients")
 def clients(
     path: Path_,
-    names: Annotated[list[str] | None, typer.Argument(help="Clients. Default: those that spent most.")] = None,
+    names: Annotated[list[str] | None, Argument(help="Clients. Default: those that spent most.")] = None,
     population: InPopulation = None,
-    worst: Annotated[int, typer.Option("--worst", help="Without names: so many clients.")] = 20,
+    worst: Annotated[int, Option(help="Without names: so many clients.")] = 20,
     as_json: options.Json = False,
 ) -> None:
     """Budget and spend of single clients; of those that spent the largest part of their budget, unless named."""
@@ -168,8 +169,8 @@ def clients(
 @ledger_app.command("history")
 def history(
     path: Path_,
-    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
-    points: Annotated[int, typer.Option("--points", help="Epsilons are computed at so many rounds.")] = 10,
+    run: Annotated[str | None, Option(help="Only this run.")] = None,
+    points: Annotated[int, Option(help="Epsilons are computed at so many rounds.")] = 10,
     as_json: options.Json = False,
 ) -> None:
     """Every attempt of every round: charged, published or lost, and what it had cost by then."""
@@ -201,7 +202,7 @@ def history(
 def verify(
     path: Path_,
     key: Key = None,
-    head: Annotated[str | None, typer.Option("--head", help="NUMBER:HASH as noted before: finds old copies.")] = None,
+    head: Annotated[str | None, Option(help="NUMBER:HASH as noted before: finds old copies.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Recompute everything from the rows: the chain, the plans, every spend. Fails with the row that is wrong."""
@@ -234,8 +235,8 @@ def verify(
 @ledger_app.command("export")
 def export(
     path: Path_,
-    out: Annotated[Path, typer.Argument(help="A .json or .csv file.")],
-    what: Annotated[str, typer.Option("--what", help="'status', 'clients', 'charges' or 'rows'.")] = "clients",
+    out: Annotated[Path, Argument(help="A .json or .csv file.")],
+    what: Annotated[str, Option(help="'status', 'clients', 'charges' or 'rows'.")] = "clients",
     as_json: options.Json = False,
 ) -> None:
     """Write clients, charges, groups or the rows themselves as JSON or CSV, readable by you only."""
@@ -245,15 +246,13 @@ def export(
 
 @ledger_app.command("receipt")
 def receipt(
-    path: Annotated[Path, typer.Argument(help="The ledger's file; with --check, a receipt.")],
-    client: Annotated[str | None, typer.Argument(help="The client.")] = None,
+    path: Annotated[Path, Argument(help="The ledger's file; with --check, a receipt.")],
+    client: Annotated[str | None, Argument(help="The client.")] = None,
     population: InPopulation = None,
     key: Key = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write, for you only. Default: print it.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check a receipt instead; needs no ledger.")] = False,
-    public_key: Annotated[
-        str | None, typer.Option("--public-key", help="With --check: the key that the client knows.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="File to write, for you only. Default: print it.")] = None,
+    check: Annotated[bool, Option("--check", help="Check a receipt instead; needs no ledger.")] = False,
+    public_key: Annotated[str | None, Option(help="With --check: the key that the client knows.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
@@ -287,14 +286,13 @@ def receipt(
 @ledger_app.command("join")
 def join(
     path: Path_,
-    source: Annotated[str, typer.Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
+    source: Annotated[str, Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
     delta: Annotated[
         float | None,
-        typer.Option(
-            "--delta",
+        Option(
             help="Failure probability for clients that state none. Default: clients ** -1.1, with those who join; the "
-            "population's own default if that is less.",
+            "population's own default if that is less."
         ),
     ] = None,
     as_json: options.Json = False,
@@ -320,8 +318,8 @@ def leave(path: Path_, names: Clients, population: InPopulation = None, as_json:
 def tighten(
     path: Path_,
     names: Clients,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The new epsilon.")] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="The new delta.")] = None,
+    epsilon: Annotated[float | None, Option(help="The new epsilon.")] = None,
+    delta: Annotated[float | None, Option(help="The new delta.")] = None,
     population: InPopulation = None,
     as_json: options.Json = False,
 ) -> None:
@@ -337,9 +335,7 @@ def tighten(
 
 @ledger_app.command("close")
 def close(
-    path: Path_,
-    run: Annotated[str, typer.Argument(help="The run's name in the ledger.")],
-    as_json: options.Json = False,
+    path: Path_, run: Annotated[str, Argument(help="The run's name in the ledger.")], as_json: options.Json = False
 ) -> None:
     """End a run that will not go on: the rounds that it holds are free again."""
     with Ledger.open(path) as ledger:

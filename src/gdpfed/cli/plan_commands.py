@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gdpfed.cli import options
@@ -48,26 +49,22 @@ def of(
     asked: options.Asked,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A preset (fmnist, svhn, cifar10, shakespeare), a budgets file (.csv, .json, .parquet with "
             "client,epsilon[,delta]), a .toml file, or a text such as 2000@0.5,2000@1.5,2000@3."
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="Save the plan as TOML.")] = None,
-    assignment: Annotated[
-        Path | None, typer.Option("--assignment", help="Save each client's group as CSV (client,group).")
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compute everything anew.")] = False,
+    out: Annotated[Path | None, Option(help="Save the plan as TOML.")] = None,
+    assignment: Annotated[Path | None, Option(help="Save each client's group as CSV (client,group).")] = None,
+    no_cache: Annotated[bool, Option("--no-cache", help="Compute everything anew.")] = False,
     objective: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--objective",
             help="Recommend: the method and settings with the largest predicted signal-to-noise, and why.",
         ),
     ] = False,
-    model_size: Annotated[
-        int, typer.Option("--model-size", help="With --objective: how many parameters the model has.")
-    ] = 20_000,
+    model_size: Annotated[int, Option(help="With --objective: how many parameters the model has.")] = 20_000,
     as_json: options.Json = False,
 ) -> None:
     """A budget for each client in; groups, rates, noise, weights and honest epsilons out."""
@@ -104,14 +101,11 @@ def _save_assignment(plan: Plan, budgets: Budgets, path: Path) -> None:
 @options.with_settings(PlanSettings, without=["method"])
 def compare(
     asked: options.Asked,
-    sources: Annotated[list[str], typer.Argument(help="Presets, files or texts, as for gdpfed plan.")],
+    sources: Annotated[list[str], Argument(help="Presets, files or texts, as for gdpfed plan.")],
     methods: Annotated[
-        str | None,
-        typer.Option(
-            "--methods", help=f"Methods, separated by commas. Default: {_DEFAULT_COMPARED}, those that apply."
-        ),
+        str | None, Option(help=f"Methods, separated by commas. Default: {_DEFAULT_COMPARED}, those that apply.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the signal-to-noise (.png, .svg, .pdf).")] = None,
+    plot: Annotated[Path | None, Option(help="Draw the signal-to-noise (.png, .svg, .pdf).")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Several methods for the same budgets: signal-to-noise, noise, rates and epsilons side by side."""
@@ -144,13 +138,12 @@ def compare(
 
 
 def verify(
-    plan_file: Annotated[Path, typer.Argument(help="A plan saved by gdpfed plan --out.")],
+    plan_file: Annotated[Path, Argument(help="A plan saved by gdpfed plan --out.")],
     budgets: Annotated[
-        str | None, typer.Option("--budgets", help="Also check that the plan keeps each of these clients' budgets.")
+        str | None, Option(help="Also check that the plan keeps each of these clients' budgets.")
     ] = None,
     delta: Annotated[
-        float | None,
-        typer.Option("--delta", help="With --budgets: for clients that state none. Default: clients ** -1.1."),
+        float | None, Option(help="With --budgets: for clients that state none. Default: clients ** -1.1.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

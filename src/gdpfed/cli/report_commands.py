@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.show import say, tell
@@ -13,8 +13,8 @@ from gdpfed.files import check_writable, write_whole
 
 __all__ = ["plot_runs", "report_runs"]
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
-Partial = Annotated[bool, typer.Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
+Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
+Partial = Annotated[bool, Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
@@ -22,11 +22,10 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 def report_runs(
     runs: Runs,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json."),
+        Path | None, Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json.")
     ] = None,
-    as_markdown: Annotated[bool, typer.Option("--md", help="Markdown; printed unless --out names a file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON; printed unless --out names a file.")] = False,
+    as_markdown: Annotated[bool, Option("--md", help="Markdown; printed unless --out names a file.")] = False,
+    as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
 ) -> None:
     """One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it."""
@@ -70,8 +69,8 @@ def _kind(out: Path | None, *, as_markdown: bool, as_json: bool) -> str:
 
 def plot_runs(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
-    kind: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
+    out: Annotated[Path, Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
+    kind: Annotated[str, Option("--format", help="svg, png or pdf.")] = "svg",
     partial: Partial = False,
     as_json: options.Json = False,
 ) -> None:

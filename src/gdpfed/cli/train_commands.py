@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.options import Workforce
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_runs", "resume_run", "show_runs", "train_run"]
 
-Source = Annotated[
-    str, typer.Argument(help="A preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare) or a .toml file.")
-]
+Source = Annotated[str, Argument(help="A preset (fmnist-mini, fmnist, svhn, cifar10, shakespeare) or a .toml file.")]
 
 
 @options.with_settings(PlanSettings, TrainingSettings, Workforce)
@@ -34,15 +32,11 @@ def train_run(
     asked: options.Asked,
     source: Source = DEMONSTRATION,
     seed: options.Seed = 1,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Charge every round to this ledger; resume goes on through it.")
-    ] = None,
+    ledger: Annotated[Path | None, Option(help="Charge every round to this ledger; resume goes on through it.")] = None,
     population: Annotated[
-        str | None, typer.Option("--population", help="With --ledger: whose budgets. Default: the only one there is.")
+        str | None, Option(help="With --ledger: whose budgets. Default: the only one there is.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run. Default: runs/TASK-METHOD-seedN.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/TASK-METHOD-seedN.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Train a task within its clients' budgets: a simulation, in a folder that can be resumed."""
@@ -56,9 +50,7 @@ def train_run(
 
 @options.with_settings(Workforce)
 def resume_run(
-    asked: options.Asked,
-    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    as_json: options.Json = False,
+    asked: options.Asked, folder: Annotated[Path, Argument(help="The folder of a run.")], as_json: options.Json = False
 ) -> None:
     """Go on with a run that was interrupted; the result is what it would have been."""
     options.need("torch", extra="torch", purpose="training")
@@ -162,14 +154,12 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
 def compare_runs(
     asked: options.Asked,
     source: Source = DEMONSTRATION,
-    methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas.")
-    ] = "fedavg,dp-fedavg,gdpfed+,pooled",
-    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds: 1, 2, ...")] = 1,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the runs; finished ones are kept, others resumed.")
-    ] = Path("runs/compare"),
-    picture: Annotated[Path | None, typer.Option("--picture", help="Default: curves.png in the folder.")] = None,
+    methods: Annotated[str, Option(help="Methods, separated by commas.")] = "fedavg,dp-fedavg,gdpfed+,pooled",
+    seeds: Annotated[int, Option(help="How many seeds: 1, 2, ...")] = 1,
+    out: Annotated[Path, Option(help="Folder of the runs; finished ones are kept, others resumed.")] = Path(
+        "runs/compare"
+    ),
+    picture: Annotated[Path | None, Option(help="Default: curves.png in the folder.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Train several methods on several seeds, and show them side by side."""
@@ -193,10 +183,8 @@ def compare_runs(
 
 
 def show_runs(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="Where to draw the curves. Default: beside the runs.")
-    ] = None,
+    folders: Annotated[list[Path], Argument(help="Run folders, or folders of runs.")],
+    picture: Annotated[Path | None, Option(help="Where to draw the curves. Default: beside the runs.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """A table of runs, and their curves as a picture."""
