@@ -41,10 +41,10 @@ def test_exported_names() -> None:
     assert sorted(gdpfed.__all__) == sorted(
         [
             "AuditReport", "Budgets", "GdpfedError", "Group", "InputError", "Ledger", "LocalTraining", "METHODS",
-            "Plan", "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained", "TrainingSettings",
-            "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan", "load_report", "load_task",
-            "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for", "open_run",
-            "parse_compact", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan",
+            "Plan", "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained",
+            "TrainingSettings", "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan",
+            "load_report", "load_task", "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for",
+            "open_run", "parse_compact", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan",
             "server_epsilon", "simulate", "start_run", "train", "verify_ledger",
         ]
     )  # fmt: skip

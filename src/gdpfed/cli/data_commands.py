@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -39,43 +39,32 @@ def _copies(source: Source, data_dir: Path | None) -> list[Found]:
     return [copy for copy in looked if copy is not None]
 
 
-def _where(copy: Found) -> str:
-    return "in the package" if copy.kind == "package" else f"{copy.kind}: {copy.folder}"
+def _where(kind: str, folder: object) -> str:
+    return "in the package" if kind == "package" else f"{kind}: {folder}"
 
 
 @data_app.command("list")
 def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
     """Every data set, and whether it is here. Reads no file: 'check' does."""
-    in_use = {name: next(iter(_copies(source, data_dir)), None) for name, source in CATALOGUE.items()}
+    sets: list[dict[str, Any]] = []
+    for source in CATALOGUE.values():
+        copy = next(iter(_copies(source, data_dir)), None)
+        known = {"name": source.name, "title": source.title, "num_train": source.num_train, "num_test": source.num_test}
+        where = {"place": copy.kind, "folder": str(copy.folder)} if copy else {"place": None, "folder": None}
+        sets.append({**known, "licence": source.licence, **where, "addresses": source.addresses})
     if as_json:
-        print_json(
-            [
-                {
-                    "name": source.name,
-                    "title": source.title,
-                    "num_train": source.num_train,
-                    "num_test": source.num_test,
-                    "licence": source.licence,
-                    "place": None if copy is None else copy.kind,
-                    "folder": None if copy is None else str(copy.folder),
-                    "addresses": source.addresses,
-                }
-                for source in CATALOGUE.values()
-                for copy in [in_use[source.name]]
-            ]
-        )
+        print_json(sets)
         return
     rows = [
         [
-            source.name,
-            f"{source.num_train:,}",
-            f"{source.num_test:,}",
-            source.title,
-            source.licence,
-            f"no: gdpfed data get {source.name}" if copy is None else _where(copy),
+            each["name"],
+            f"{each['num_train']:,}",
+            f"{each['num_test']:,}",
+            each["title"],
+            each["licence"],
+            _where(each["place"], each["folder"]) if each["place"] else f"no: gdpfed data get {each['name']}",
         ]
-        for source in CATALOGUE.values()
-        for copy in [in_use[source.name]]
+        for each in sets
     ]
     folded = ["what it is", "licence", "here"]
     console().print(table("Data sets", ["name", "train", "test", *folded], rows, folded=folded))
@@ -101,7 +90,7 @@ def get_set(
         "differences": raw.differences,
     }
     state = "not the official files" if raw.differences else "content checked"
-    tell(as_json, content, f"{source.name}: {state}; {_where(raw.found)}")
+    tell(as_json, content, f"{source.name}: {state}; {_where(raw.found.kind, raw.found.folder)}")
 
 
 @data_app.command("check")

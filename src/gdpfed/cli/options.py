@@ -53,16 +53,16 @@ class Workforce:
             raise InputError(f"expected --workers >= 1, got --workers {self.workers}")
 
     @property
-    def chosen(self) -> "Engine":
+    def trainer(self) -> "Engine":
         """The engine that trains."""
         from gdpfed.training.clients.engines import Engine
 
         return Engine(name=self.engine, ray_address=self.ray_address, device=self.device)
 
     @property
-    def is_unusual(self) -> bool:
-        """Whether others than this machine's processors train."""
-        return (self.engine, self.device) != ("local", "cpu")
+    def place(self) -> str:
+        """Where they train, in words; nothing for this machine's processors."""
+        return "" if (self.engine, self.device) == ("local", "cpu") else self.trainer.place
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Asked:
     def workforce(self) -> Workforce:
         """Who trains; what is not there is refused."""
         workforce = self.applied(Workforce())
-        workforce.chosen.check()
+        workforce.trainer.check()
         return workforce
 
     def task(self, source: str) -> Task:

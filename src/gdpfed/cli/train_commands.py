@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
 from typer import Argument, Option
 
 from gdpfed.cli import options
@@ -74,12 +76,12 @@ def _finish(run: "RunFolder", workforce: Workforce, *, as_json: bool) -> None:
 
     if not as_json:
         how = ", secure sums" if run.task.training.secure else ""
-        how += f", on {workforce.chosen.place}" if workforce.is_unusual else ""
+        how += f", on {workforce.place}" if workforce.place else ""
         how += f", charged to {run.ledger.path} as {run.ledger.run}" if run.ledger is not None else ""
         say(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}")
     with _watching(run.plan.num_rounds, quiet=as_json) as watch:
         final = simulate(
-            run, num_workers=workforce.workers, engine=workforce.chosen, data_dir=workforce.data_dir, watch=watch
+            run, num_workers=workforce.workers, engine=workforce.trainer, data_dir=workforce.data_dir, watch=watch
         )
     spent = spent_by_group(run)
     content = {
@@ -112,42 +114,33 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
 
     def line(progress: "Progress") -> str:
         left = (time.perf_counter() - started) / done * (num_rounds - progress.record.round_number - 1)
-        judged = ""
+        result = ""
         if progress.evaluation is not None and progress.epsilons is not None:
             spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-            judged = f"  accuracy {progress.evaluation.accuracy:5.2f} %  loss {progress.evaluation.loss:.3f}"
-            judged += f"  epsilon {spent}"
+            judgement = progress.evaluation
+            result = f"  accuracy {judgement.accuracy:5.2f} %  loss {judgement.loss:.3f}  epsilon {spent}"
         return (
-            f"round {progress.record.round_number + 1:3d}/{num_rounds}{judged}  "
+            f"round {progress.record.round_number + 1:3d}/{num_rounds}{result}  "
             f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
         )
 
-    if not sys.stdout.isatty():
-
-        def plain(progress: "Progress") -> None:
-            nonlocal done
-            done += 1
-            if progress.evaluation is not None and (progress.record.round_number + 1) % max(1, num_rounds // 10) == 0:
-                sys.stdout.write(line(progress) + "\n")
-                sys.stdout.flush()
-
-        yield plain
-        return
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bars
-
-    with Bars(BarColumn(), TextColumn("{task.description}"), console=console()) as bars:
+    is_terminal = sys.stdout.isatty()
+    judged = ""
+    with Bars(BarColumn(), TextColumn("{task.description}"), console=console(), disable=not is_terminal) as bars:
         bar = bars.add_task("starting", total=num_rounds)
-        last = ""
 
-        def live(progress: "Progress") -> None:
-            nonlocal done, last
+        def watch(progress: "Progress") -> None:
+            nonlocal done, judged
             done += 1
+            reached = progress.record.round_number + 1
             if progress.evaluation is not None:
-                last = line(progress)
-            bars.update(bar, completed=progress.record.round_number + 1, description=last or line(progress))
+                judged = line(progress)
+                if not is_terminal and reached % max(1, num_rounds // 10) == 0:
+                    sys.stdout.write(judged + "\n")
+                    sys.stdout.flush()
+            bars.update(bar, completed=reached, description=judged or line(progress))
 
-        yield live
+        yield watch
 
 
 @options.with_settings(PlanSettings, TrainingSettings, Workforce, without=["method"])
