@@ -20,49 +20,21 @@ __all__ = ["COMMANDS", "app", "every_command", "main"]
 
 _INTERRUPTED = 130
 
-# Where each command is, and the first sentences of its help.
+# Where each command is, and the first line of its help.
 COMMANDS = {
     "plan": (".plan_commands:plan_app", "Plan the privacy of a federated training."),
-    "train": (
-        ".train_commands:train_run",
-        "Train a task within its clients' budgets: a simulation, in a folder that can be resumed.",
-    ),
+    "train": (".train_commands:train_run", "Train a task within its clients' budgets, as a simulation."),
     "compare": (".train_commands:compare_runs", "Train several methods on several seeds, and show them side by side."),
-    "resume": (
-        ".train_commands:resume_run",
-        "Go on with a run that was interrupted; the result is what it would have been.",
-    ),
+    "resume": (".train_commands:resume_run", "Go on with a run that was interrupted."),
     "show": (".train_commands:show_runs", "A table of runs, and their curves as a picture."),
-    "report": (
-        ".report_commands:report_runs",
-        "One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it.",
-    ),
-    "plot": (
-        ".report_commands:plot_runs",
-        "Figures of runs for a paper: convergence, final accuracies, rates and noise, participation.",
-    ),
+    "report": (".report_commands:report_runs", "One self-contained page about runs."),
+    "plot": (".report_commands:plot_runs", "Figures of runs for a paper."),
     "data": (".data_commands:data_app", "Data sets: what is here, fetch, check."),
-    "ledger": (
-        ".ledger_commands:ledger_app",
-        "A privacy ledger: budgets and spend of clients over all runs, charged before anything is released.",
-    ),
-    "verify": (
-        ".plan_commands:verify",
-        "Recompute every epsilon of a plan from its mechanism; exit code 2 if a promise does not hold.",
-    ),
-    "check": (
-        ".check_commands:check",
-        "After an upgrade: find ledgers, plans, runs and homes, and say which are not sound, and what to do.",
-    ),
-    "account": (
-        ".account_commands:account_command",
-        "What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is "
-        "computed.",
-    ),
-    "audit": (
-        ".audit_commands:audit",
-        "Try to break a plan's promises, with canary clients on the real path. Exit code 1 if one is false.",
-    ),
+    "ledger": (".ledger_commands:ledger_app", "A privacy ledger: budgets and spend of clients over all runs."),
+    "verify": (".plan_commands:verify", "Recompute every epsilon of a plan from its mechanism."),
+    "check": (".check_commands:check", "After an upgrade: are ledgers, plans, runs and homes still sound?"),
+    "account": (".account_commands:account_command", "What a mechanism costs, or what a budget allows."),
+    "audit": (".audit_commands:audit", "Try to break a plan's promises, with canary clients on the real path."),
     "flower": (".flower_commands:flower_app", "A federation of machines that do not trust each other, over Flower."),
     # A package of the repository: a clone has it, an installed wheel does not.
     "reproduce": ("gdpfed_reproduce.commands:reproduce_app", "The paper's tables and figures beside ours."),

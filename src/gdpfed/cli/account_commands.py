@@ -27,11 +27,10 @@ def account_command(
     accountant: Annotated[str, options.option(PlanSettings, "accountant")] = "pld",
     as_json: options.Json = False,
 ) -> None:
-    """What a mechanism costs. State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is
-    computed.
+    """What a mechanism costs, or what a budget allows.
 
-    With all three of rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is
-    fitted to.
+    State three of --rate, --noise-multiplier, --rounds and --epsilon: the fourth is computed. With rate, noise and
+    rounds, epsilon is what they cost; else it is the budget that the missing one is fitted to.
     """
     result = account(
         delta=delta,

@@ -66,10 +66,10 @@ def audit(
     data_dir: Annotated[Path | None, options.option(Workforce, "data_dir")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Try to break a plan's promises, with canary clients on the real path. Exit code 1 if one is false.
+    """Try to break a plan's promises, with canary clients on the real path.
 
     Every claim is held against what two adversaries can tell of clients that were there or not: whoever sees the
-    released sums, and the server, which also knows who took part.
+    released sums, and the server, which also knows who took part. Exit code 1 if one is false.
     """
     for package, extra in (("torch", "torch"), ("cryptography", "secure")):
         options.need(package, extra=extra, purpose="an audit")

@@ -24,9 +24,10 @@ def check(
     paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")],
     as_json: options.Json = False,
 ) -> None:
-    """After an upgrade: find ledgers, plans, runs and homes, and say which are not sound, and what to do.
+    """After an upgrade: are ledgers, plans, runs and homes still sound?
 
-    Changes nothing, and follows no links. Exit code 0: all sound; 2: a promise is broken, or something is damaged.
+    Says which are not, and what to do. Changes nothing, and follows no links. Exit code 0: all sound; 2: a promise is
+    broken, or something is damaged.
     """
     from gdpfed.runs.check import check_paths
 

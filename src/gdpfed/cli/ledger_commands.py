@@ -25,7 +25,7 @@ from gdpfed.tasks.task import load_task
 __all__ = ["ledger_app"]
 
 ledger_app = typer.Typer(
-    help="A privacy ledger: budgets and spend of clients over all runs, charged before anything is released.",
+    help="A privacy ledger: budgets and spend of clients over all runs.\n\nCharged before anything is released.",
     no_args_is_help=True,
     add_completion=False,
 )

@@ -147,7 +147,10 @@ def verify(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Recompute every epsilon of a plan from its mechanism; exit code 2 if a promise does not hold."""
+    """Recompute every epsilon of a plan from its mechanism.
+
+    Exit code 2 if a promise does not hold.
+    """
     plan = load_plan(plan_file)
     checked = None
     if budgets is not None:

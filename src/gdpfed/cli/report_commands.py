@@ -28,7 +28,10 @@ def report_runs(
     as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
 ) -> None:
-    """One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it."""
+    """One self-contained page about runs.
+
+    Accuracy, promises, what was spent against whom, and how to repeat it.
+    """
     kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
     if out is None and kind == "html":
         out = Path("report.html")
@@ -74,7 +77,10 @@ def plot_runs(
     partial: Partial = False,
     as_json: options.Json = False,
 ) -> None:
-    """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
+    """Figures of runs for a paper.
+
+    Convergence, final accuracies, rates and noise, participation.
+    """
     if partial:
         options.need("torch", extra="torch", purpose="what an unfinished run has spent")
     from gdpfed.report.load import load_report

@@ -41,7 +41,10 @@ def train_run(
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/TASK-METHOD-seedN.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Train a task within its clients' budgets: a simulation, in a folder that can be resumed."""
+    """Train a task within its clients' budgets, as a simulation.
+
+    The run is a folder; interrupted, it goes on with gdpfed resume.
+    """
     options.need("torch", extra="torch", purpose="training")
     from gdpfed.runs.start import start_run
 
@@ -54,7 +57,10 @@ def train_run(
 def resume_run(
     asked: options.Asked, folder: Annotated[Path, Argument(help="The folder of a run.")], as_json: options.Json = False
 ) -> None:
-    """Go on with a run that was interrupted; the result is what it would have been."""
+    """Go on with a run that was interrupted.
+
+    The result is what it would have been.
+    """
     options.need("torch", extra="torch", purpose="training")
     from gdpfed.runs.folder import STAMP, open_run
 
