@@ -14,71 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from beyond_page import beyond_page, draw_beyond
+from reference_pages import api_page, settings_page
 from results_page import draw_pictures, markdown_table, results_page
 
-from gdpfed.cli.show import rounded_up
+from gdpfed.cli import every_command
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
 from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
+from gdpfed.privacy.rounding import rounded_up
 from gdpfed.tasks.task import PRESETS, load_task
 from gdpfed_reproduce.experiments import EXPERIMENTS
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "reproduce" / "results"
 NOTES = DOCS.parent / "reproduce" / "notes"
-COMMANDS = [
-    "",
-    "plan",
-    "plan compare",
-    "verify",
-    "check",
-    "account",
-    "audit",
-    "reproduce",
-    "reproduce sampling",
-    "reproduce noise",
-    "reproduce main",
-    "reproduce all",
-    "reproduce beyond",
-    "reproduce overhead",
-    "reproduce status",
-    "train",
-    "compare",
-    "resume",
-    "show",
-    "report",
-    "plot",
-    "data",
-    "data list",
-    "data get",
-    "data check",
-    "ledger",
-    "ledger init",
-    "ledger status",
-    "ledger clients",
-    "ledger history",
-    "ledger verify",
-    "ledger export",
-    "ledger receipt",
-    "ledger join",
-    "ledger leave",
-    "ledger tighten",
-    "ledger close",
-    "flower",
-    "flower up",
-    "flower new",
-    "flower init",
-    "flower gate",
-    "flower certificate",
-    "flower node",
-    "flower enrol",
-    "flower plan",
-    "flower give-up",
-    "flower pin",
-]
 
 
 def help_text(command: str) -> str:
@@ -99,12 +51,15 @@ def help_text(command: str) -> str:
 
 def cli() -> str:
     """The page of all commands."""
+    alike = [name for name in EXPERIMENTS if name != "main"]
     parts = [
-        "# Commands\n\nEvery command that prints a result has `--json`. An error is one line and exit code 2. "
-        f"The options of `gdpfed reproduce main` are also those of "
-        f"{', '.join(f'`{name}`' for name in EXPERIMENTS if name != 'main')}.\n"
+        "# Commands\n\nEvery command has `--json`. An error is one line and exit code 2. What settings mean is also in "
+        "[settings.md](settings.md). The options of `gdpfed reproduce main` are also those of "
+        f"{', '.join(f'`{name}`' for name in alike)}.\n"
     ]
-    parts += [f"## gdpfed {command}".rstrip() + f"\n\n```text\n{help_text(command)}\n```\n" for command in COMMANDS]
+    shown = ["", *(words for words, _ in every_command() if words not in {f"reproduce {name}" for name in alike})]
+    shown = [words for words in shown if words != "plan of"]
+    parts += [f"## gdpfed {command}".rstrip() + f"\n\n```text\n{help_text(command)}\n```\n" for command in shown]
     return "\n".join(parts)
 
 
@@ -408,6 +363,8 @@ def main() -> int:
     stale = []
     for name, content in (
         ("cli.md", cli()),
+        ("settings.md", settings_page()),
+        ("api.md", api_page()),
         ("results.md", results_page(RECORDS, NOTES)),
         ("beyond.md", beyond_page(RECORDS / "beyond", NOTES / "beyond")),
         ("limits.md", limits()),

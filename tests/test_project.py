@@ -40,11 +40,12 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_exported_names() -> None:
     assert sorted(gdpfed.__all__) == sorted(
         [
-            "Budgets", "GdpfedError", "Group", "InputError", "LocalTraining", "METHODS", "Plan",
-            "PlanSettings", "PrivacyError", "SampledGaussian", "Task", "Trained", "__version__", "assign",
-            "epsilon_of", "load_plan", "load_task", "make_plan", "max_participations_for",
-            "noise_multiplier_for", "num_rounds_for", "parse_compact", "plan_hash", "read_budgets",
-            "sampling_rate_for", "save_plan", "server_epsilon", "train",
+            "AuditReport", "Budgets", "GdpfedError", "Group", "InputError", "Ledger", "LocalTraining", "METHODS",
+            "Plan", "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained",
+            "TrainingSettings", "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan",
+            "load_report", "load_task", "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for",
+            "open_run", "parse_compact", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan",
+            "server_epsilon", "simulate", "start_run", "train", "verify_ledger",
         ]
     )  # fmt: skip
     for name in gdpfed.__all__:

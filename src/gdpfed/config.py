@@ -1,7 +1,10 @@
-"""TOML into frozen dataclasses, strictly.
+"""Settings: fields of frozen dataclasses that say what they mean, and TOML into such dataclasses, strictly.
 
 Place: used wherever a file becomes a value. An unknown key is an error that names the nearest known one; a value of
 the wrong type is an error that names the key; what a value may be is the dataclass's own business.
+
+A setting is documented once, in its field. The docstring of its class, the options of the command line
+(`cli/options.py`) and docs/settings.md are made from that.
 """
 
 import dataclasses
@@ -14,9 +17,36 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from gdpfed.errors import InputError, suggestion
 
-__all__ = ["from_mapping", "parse_toml", "read_toml"]
+__all__ = ["about", "documented", "from_mapping", "parse_toml", "read_toml", "setting", "text_of"]
 
 T = TypeVar("T")
+
+
+def about(meaning: str, *, allowed: str = "", option: str | None = None) -> dict[str, Any]:
+    """What a field means and may be, in whole sentences, as metadata for `dataclasses.field`."""
+    return {"meaning": meaning, "allowed": allowed, "option": option}
+
+
+def setting(default: T, meaning: str, *, allowed: str = "", option: str | None = "") -> T:
+    """A field with a default, and what it means and may be.
+
+    Its name on the command line is ``option``: by default the field's own, with dashes; with None it is not offered
+    there.
+    """
+    field: Any = dataclasses.field(default=default, metadata=about(meaning, allowed=allowed, option=option))
+    return field  # type: ignore[no-any-return]  # as dataclasses.field: it becomes the default
+
+
+def text_of(field: dataclasses.Field[Any]) -> str:
+    """What the field means, and what it may be."""
+    return " ".join(part for part in (field.metadata["meaning"], field.metadata["allowed"]) if part)
+
+
+def documented(cls: type[T]) -> type[T]:
+    """Adds what every field means to the docstring of a dataclass."""
+    lines = [f"    {field.name}: {text_of(field)}" for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # a dataclass
+    cls.__doc__ = "\n".join([f"{cls.__doc__ or ''}\n\n    Attributes:", *(f"    {line}" for line in lines)])
+    return cls
 
 
 def read_toml(path: str | Path) -> str:

@@ -41,15 +41,6 @@ def test_version_help_and_no_arguments(capsys: pytest.CaptureFixture[str]) -> No
         assert "reproduce" in out
 
 
-@pytest.mark.parametrize("statement", ["import gdpfed", "from gdpfed.cli import main; main(['--help'])"])
-def test_no_heavy_import(statement: str) -> None:
-    code = (
-        f"import sys\ntry:\n    exec({statement!r})\nexcept SystemExit:\n    pass\n"
-        "assert not {'torch', 'flwr', 'matplotlib', 'pyarrow'} & set(sys.modules), 'imported too much'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
-
-
 def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that says what is the default says it: `--objective` keeps it."""
     path = tmp_path / "task.toml"

@@ -54,7 +54,10 @@ def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest
     assert (told["charges"], told["published"], told["sealed"]) == (8, 8, True)
     assert call(capsys, "ledger", "verify", "book", "--head", told["head"])[0] == 0
 
-    assert call(capsys, "ledger", "receipt", "book", "5", "--out", "five.json")[0] == 0
+    printed = json.loads(call(capsys, "ledger", "receipt", "book", "5", "--out", "five.json", "--json")[1])
+    assert printed == json.loads((tmp_path / "five.json").read_text())
+    told = json.loads(call(capsys, "ledger", "receipt", "five.json", "--check", "--json")[1])
+    assert (told["holds"], told["key_was_given"], told["client"]) == (True, False, "5")
     code, out, err = call(capsys, "ledger", "receipt", "five.json", "--check")
     assert code == 0, err
     assert "client 5 spent epsilon" in out
@@ -62,16 +65,19 @@ def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest
     code, _, err = call(capsys, "ledger", "receipt", "five.json", "--check")
     assert code == 2
     assert "edited" in err
-    assert call(capsys, "ledger", "export", "book", "clients.csv")[0] == 0
+    told = json.loads(call(capsys, "ledger", "export", "book", "clients.csv", "--json")[1])
+    assert told == {"file": "clients.csv", "what": "clients", "count": 1200}
     assert len((tmp_path / "clients.csv").read_text().splitlines()) == 1201
 
 
 def test_budgets_change_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "book")
     assert call(capsys, "ledger", "init", path, "10@1")[0] == 0
-    assert call(capsys, "ledger", "join", path, "5@2")[0] == 0
-    assert call(capsys, "ledger", "tighten", path, "1", "2", "--epsilon", "0.5")[0] == 0
-    assert call(capsys, "ledger", "leave", path, "3")[0] == 0
+    told = json.loads(call(capsys, "ledger", "join", path, "5@2", "--json")[1])
+    assert told == {"population": "clients", "joined": 5, "clients": 15}
+    told = json.loads(call(capsys, "ledger", "tighten", path, "1", "2", "--epsilon", "0.5", "--json")[1])
+    assert (told["tightened"], told["epsilon"], told["delta"]) == (["1", "2"], 0.5, None)
+    assert json.loads(call(capsys, "ledger", "leave", path, "3", "--json")[1])["left"] == ["3"]
     told = json.loads(call(capsys, "ledger", "clients", path, "1", "3", "14", "--json")[1])
     assert [(one["epsilon"], one["has_left"]) for one in told] == [(0.5, False), (1.0, True), (2.0, False)]
     code, _, err = call(capsys, "ledger", "tighten", path, "1")

@@ -119,6 +119,7 @@ def test_plot_writes_the_figures(runs: str, tmp_path: Path, capsys: pytest.Captu
     assert code == 0, err
     names = [f"{name}.svg" for name in ("convergence", "accuracy", "mechanism", "participation")]
     assert out.split() == [f"pictures/{name}" for name in names]
+    assert json.loads(call(capsys, "plot", runs, "-o", "pictures", "--json")[1]) == out.split()
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == sorted(names)
     code, _, err = call(capsys, "plot", runs, "-o", "pictures", "--format", "gif")
     assert code == 2

@@ -66,6 +66,27 @@ def test_refusals_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "up" / "server").exists()
 
 
+def test_json_of_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, node = tmp_path / "server", tmp_path / "node"
+
+    def told(*words: object) -> dict[str, object]:
+        return json.loads(call(capsys, *words, "--json"))  # type: ignore[no-any-return]
+
+    content = told("init", server, "--host", "127.0.0.1", "--max-attempts", 3)
+    assert content["authority"] == str(server / "certificates" / "ca.crt")
+    assert "max_attempts = 3" in (server / "settings.toml").read_text()
+    assert told("node", node, "--epsilon", 4, "--delta", "1e-3")["announcement"] == str(node / "announcement.json")
+    digest = told("enrol", server, node / "announcement.json")["hash"]
+    assert told("pin", node, server / "enrolment.json")["hash"] == digest
+    run = told("plan", server, "--rounds", 2, "--participation", 0.5, "--accountant", "rdp", "--method", "gdpfed")
+    assert run["num_rounds"] == 2
+    assert told("give-up", server)["run"] == run["run"]
+    assert list(told("certificate", server)["days_left"]) == [  # type: ignore[call-overload]
+        str(server / "certificates" / name) for name in ("server.crt", "ca.crt")
+    ]
+    assert len(told("new", tmp_path / "project")["files"]) == 6  # type: ignore[arg-type]
+
+
 def test_new_writes_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = call(capsys, "new", tmp_path / "my-federation")
     assert printed.count("wrote ") == 6

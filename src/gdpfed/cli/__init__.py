@@ -1,55 +1,89 @@
 """The command line: each command is a few lines over a public function, and every error is one line and exit code 2.
 
-Place: the outermost layer. Commands are imported when they are called for, so that `gdpfed --help` needs neither torch
-nor flwr.
+Place: the outermost layer. A command is imported when it is called for: `gdpfed --help` needs only `COMMANDS`.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from gdpfed import __version__
-from gdpfed.cli.account_commands import account
-from gdpfed.cli.audit_commands import audit
-from gdpfed.cli.check_commands import check
-from gdpfed.cli.data_commands import data_app
-from gdpfed.cli.flower_commands import flower_app
-from gdpfed.cli.ledger_commands import ledger_app
-from gdpfed.cli.plan_commands import plan_app, verify
-from gdpfed.cli.report_commands import plot_runs, report_runs
-from gdpfed.cli.train_commands import compare_runs, resume_run, show_runs, train_run
-from gdpfed.errors import GdpfedError
+from gdpfed.errors import GdpfedError, InputError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "every_command", "main"]
 
 _INTERRUPTED = 130
 
+# Where each command is, and the first line of its help.
+COMMANDS = {
+    "plan": (".plan_commands:plan_app", "Plan the privacy of a federated training."),
+    "train": (".train_commands:train_run", "Train a task within its clients' budgets, as a simulation."),
+    "compare": (".train_commands:compare_runs", "Train several methods on several seeds, and show them side by side."),
+    "resume": (".train_commands:resume_run", "Go on with a run that was interrupted."),
+    "show": (".train_commands:show_runs", "A table of runs, and their curves as a picture."),
+    "report": (".report_commands:report_runs", "One self-contained page about runs."),
+    "plot": (".report_commands:plot_runs", "Figures of runs for a paper."),
+    "data": (".data_commands:data_app", "Data sets: what is here, fetch, check."),
+    "ledger": (".ledger_commands:ledger_app", "A privacy ledger: budgets and spend of clients over all runs."),
+    "verify": (".plan_commands:verify", "Recompute every epsilon of a plan from its mechanism."),
+    "check": (".check_commands:check", "After an upgrade: are ledgers, plans, runs and homes still sound?"),
+    "account": (".account_commands:account_command", "What a mechanism costs, or what a budget allows."),
+    "audit": (".audit_commands:audit", "Try to break a plan's promises, with canary clients on the real path."),
+    "flower": (".flower_commands:flower_app", "A federation of machines that do not trust each other, over Flower."),
+    # A package of the repository: a clone has it, an installed wheel does not.
+    "reproduce": ("gdpfed_reproduce.commands:reproduce_app", "The paper's tables and figures beside ours."),
+}
+
+
+def _is_here(name: str) -> bool:
+    return name != "reproduce" or importlib.util.find_spec("gdpfed_reproduce") is not None
+
+
+def _load(name: str) -> Any:
+    """The command itself, with its options."""
+    if not _is_here(name):
+        raise InputError(
+            "the paper's experiments are in gdpfed's repository, not in the installed package: clone the repository, "
+            "and there pip install -e '.[torch,plots]'"
+        )
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    loaded = getattr(importlib.import_module(module, __name__), attribute)
+    if not isinstance(loaded, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name)(loaded)
+        loaded = single
+    command = typer.main.get_command(loaded)
+    command.name = name
+    return command
+
+
+class _LazyGroup(TyperGroup):
+    """Lists names and helps; imports a command when it is called for."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {
+            name: TyperCommand(name=name, help=line, hidden=not _is_here(name)) for name, (_, line) in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if listed is None or name is None else _load(name), rest
+
+
 app = typer.Typer(
     name="gdpfed",
+    cls=_LazyGroup,
     help="Federated learning for clients who ask for different amounts of privacy.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(plan_app, name="plan")
-app.command("train")(train_run)
-app.command("compare")(compare_runs)
-app.command("resume")(resume_run)
-app.command("show")(show_runs)
-app.command("report")(report_runs)
-app.command("plot")(plot_runs)
-app.add_typer(data_app, name="data")
-app.add_typer(ledger_app, name="ledger")
-app.command()(verify)
-app.command()(check)
-app.command()(account)
-app.command()(audit)
-app.add_typer(flower_app, name="flower")
-if importlib.util.find_spec("gdpfed_reproduce") is not None:
-    # The paper's experiments are a package of the repository: a clone has it, an installed wheel does not.
-    app.add_typer(importlib.import_module("gdpfed_reproduce.commands").reproduce_app, name="reproduce")
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +102,15 @@ def _root(
     del version
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """The words of every command and group, and the command itself: for the documentation, and for tests."""
+    for name in COMMANDS:
+        if _is_here(name):
+            command = _load(name)
+            yield name, command
+            yield from ((f"{name} {word}", inner) for word, inner in getattr(command, "commands", {}).items())
 
 
 def _fail(message: str) -> int:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json
+from gdpfed.cli.show import print_json, say
 
 __all__ = ["check"]
 
@@ -20,32 +21,28 @@ def _harmless(text: str) -> str:
 
 
 def check(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")
-    ],
+    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")],
     as_json: options.Json = False,
 ) -> None:
-    """After an upgrade: find ledgers, plans, runs and homes, and say which are not sound, and what to do.
+    """After an upgrade: are ledgers, plans, runs and homes still sound?
 
-    Changes nothing, and follows no links. Exit code 0: all sound; 2: a promise is broken, or something is damaged.
+    Says which are not, and what to do. Changes nothing, and follows no links. Exit code 0: all sound; 2: a promise is
+    broken, or something is damaged.
     """
     from gdpfed.runs.check import check_paths
 
-    found = list(check_paths(paths))
-    num_broken = sum(not one.is_sound for one in found)
+    findings = list(check_paths(paths))
+    num_broken = sum(not finding.is_sound for finding in findings)
     if as_json:
-        print_json({"sound": not num_broken, "findings": [one.mapping() for one in found]})
+        print_json({"sound": not num_broken, "findings": [finding.mapping() for finding in findings]})
     else:
-        out = console()
-        for one in found:
-            told = "sound" if one.is_sound else "NOT SOUND"
-            out.print(f"{_harmless(str(one.path))} ({one.kind}): {told}", soft_wrap=True)
-            for kind, texts in (("problem", one.problems), ("note", one.notes)):
-                for text in texts:
-                    out.print(f"  {kind}: {_harmless(' '.join(text.split()))}", soft_wrap=True)
-        if not found:
-            out.print("no ledgers, plans, runs or homes there", soft_wrap=True)
+        for finding in findings:
+            say(f"{_harmless(str(finding.path))} ({finding.kind}): {'sound' if finding.is_sound else 'NOT SOUND'}")
+            for kind, texts in (("problem", finding.problems), ("note", finding.notes)):
+                say(*(f"  {kind}: {_harmless(' '.join(text.split()))}" for text in texts))
+        if findings:
+            say(f"{len(findings)} checked, {num_broken} not sound")
         else:
-            out.print(f"{len(found)} checked, {num_broken} not sound", soft_wrap=True)
+            say("no ledgers, plans, runs or homes there")
     if num_broken:
         raise typer.Exit(_BROKEN)

@@ -10,7 +10,7 @@ from gdpfed.flower.operate.progress import RunProgress
 from gdpfed.flower.operate.up import Watcher
 from gdpfed.planning.plan import Plan
 
-__all__ = ["line", "watching"]
+__all__ = ["line", "result", "watching"]
 
 
 def line(progress: RunProgress, plan: Plan) -> str:
@@ -70,14 +70,14 @@ def _live(plan: Plan) -> Iterator[Watcher]:
     from rich.table import Table
     from rich.text import Text
 
-    def shown(progress: RunProgress) -> Stack:
-        made = Table(title=None)
+    def picture(progress: RunProgress) -> Stack:
+        groups = Table(title=None)
         for column in ("group", "clients", "budget", "epsilon (release)", "released", "tried again"):
-            made.add_column(column, justify="right", no_wrap=True)
+            groups.add_column(column, justify="right", no_wrap=True)
         for number, group in enumerate(plan.groups):
             state = progress.groups.get(number)
             spent = None if state is None else state.epsilon
-            made.add_row(
+            groups.add_row(
                 group.name,
                 str(group.num_clients),
                 f"{group.epsilon:g}",
@@ -88,7 +88,7 @@ def _live(plan: Plan) -> Iterator[Watcher]:
         who = " ".join(progress.answered)
         lines = [line(progress, plan), f"answered: {who}" if who else ""]
         lines.append(result(progress) if progress.rounds_done else "")
-        return Stack(*(Text(text) for text in lines), made)
+        return Stack(*(Text(text) for text in lines), groups)
 
-    with Live(shown(RunProgress()), console=console(), refresh_per_second=4) as live:
-        yield lambda progress: live.update(shown(progress))
+    with Live(picture(RunProgress()), console=console(), refresh_per_second=4) as live:
+        yield lambda progress: live.update(picture(progress))

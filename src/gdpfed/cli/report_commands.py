@@ -4,16 +4,17 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from gdpfed.cli.show import console
+from gdpfed.cli import options
+from gdpfed.cli.show import say, tell
 from gdpfed.errors import InputError
 from gdpfed.files import check_writable, write_whole
 
 __all__ = ["plot_runs", "report_runs"]
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
-Partial = Annotated[bool, typer.Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
+Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
+Partial = Annotated[bool, Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
@@ -21,14 +22,16 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 def report_runs(
     runs: Runs,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json."),
+        Path | None, Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json.")
     ] = None,
-    as_markdown: Annotated[bool, typer.Option("--md", help="Markdown; printed unless --out names a file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON; printed unless --out names a file.")] = False,
+    as_markdown: Annotated[bool, Option("--md", help="Markdown; printed unless --out names a file.")] = False,
+    as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
 ) -> None:
-    """One self-contained page about runs: accuracy, promises, what was spent against whom, and how to repeat it."""
+    """One self-contained page about runs.
+
+    Accuracy, promises, what was spent against whom, and how to repeat it.
+    """
     kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
     if out is None and kind == "html":
         out = Path("report.html")
@@ -45,10 +48,9 @@ def report_runs(
         return
     content = text.encode()
     write_whole(out, content)
-    console().print(
+    say(
         f"{out}: {data.title}, methods: {len(data.methods)}, runs: {len(data.runs)}, {len(content) / 1000:,.0f} kB; "
-        f"{data.stamp}",
-        soft_wrap=True,
+        f"{data.stamp}"
     )
 
 
@@ -68,13 +70,17 @@ def _kind(out: Path | None, *, as_markdown: bool, as_json: bool) -> str:
 
 def plot_runs(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
-    kind: Annotated[str, typer.Option("--format", help="svg, png or pdf.")] = "svg",
+    out: Annotated[Path, Option("--out", "-o", help="Folder for the pictures; made if it is not there.")],
+    kind: Annotated[str, Option("--format", help="svg, png or pdf.")] = "svg",
     partial: Partial = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Figures of runs for a paper: convergence, final accuracies, rates and noise, participation."""
+    """Figures of runs for a paper.
+
+    Convergence, final accuracies, rates and noise, participation.
+    """
     from gdpfed.report.load import load_report
     from gdpfed.report.report_pictures import report_figures, write_figures
 
-    for path in write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower()):
-        console().print(str(path), soft_wrap=True)
+    pictures = write_figures(report_figures(load_report(runs, partial=partial)), out, kind=kind.lower())
+    tell(as_json, [str(path) for path in pictures], *pictures)

@@ -7,8 +7,8 @@ what it prints.
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +18,7 @@ from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
 from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
 
-__all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "table"]
+__all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "say", "table", "tell"]
 
 # A plan's table needs this much; on a narrower terminal it is shown in two parts.
 _WIDE = 128
@@ -40,14 +40,30 @@ def finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Table:
-    """A table whose first column is text and whose others are numbers."""
-    made = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
-    for place, column in enumerate(columns):
-        made.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
+def say(*lines: object) -> None:
+    """Lines on standard output, whole also where the terminal is narrower."""
+    for line in lines:
+        console().print(str(line), soft_wrap=True)
+
+
+def tell(as_json: bool, content: Any, *lines: object) -> None:
+    """What a command did: ``content`` for programs, or ``lines`` for people."""
+    if as_json:
+        print_json(content)
+    else:
+        say(*lines)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Collection[str] = ()) -> Table:
+    """A table whose first column is text and whose others are numbers, but for ``folded`` ones: text that may break."""
+    drawn = Table(title=title or None, title_justify="left")
+    for number, column in enumerate(columns):
+        is_folded = column in folded
+        justify: Literal["left", "right"] = "left" if number == 0 or is_folded else "right"
+        drawn.add_column(column, justify=justify, no_wrap=not is_folded, overflow="fold" if is_folded else "ellipsis")
     for row in rows:
-        made.add_row(*row)
-    return made
+        drawn.add_row(*row)
+    return drawn
 
 
 def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
@@ -100,8 +116,7 @@ def _footnotes(plan: Plan) -> str:
             f"({plan.accountant_version})",
             "eps release: against whoever sees only the released models",
             "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
-            "largest "
-            "number of participations (" + "; ".join(_participations(plan)) + ")",
+            f"largest number of participations ({'; '.join(_participations(plan))})",
         ]
         if plan.system_guarantee is not None:
             lines.append(f"system: {_guarantee(plan.system_guarantee)}")
@@ -109,8 +124,7 @@ def _footnotes(plan: Plan) -> str:
             lines.append(f"person: {_guarantee(plan.person_guarantee)}; by PLD, one noise draw shared within a sum")
         lines.append(
             f"signal-to-noise {plan.signal_to_noise:.2f} a round; step {plan.step_size:.4f}; noise variance at equal "
-            f"step "
-            f"{plan.noise_at_equal_step:.4g} (the paper's Lambda: {plan.paper_noise_magnitude:.4g}); "
+            f"step {plan.noise_at_equal_step:.4g} (the paper's Lambda: {plan.paper_noise_magnitude:.4g}); "
             f"budget left unused {plan.mean_waste:.3g} a client"
         )
     else:
@@ -156,8 +170,7 @@ def _notes(plan: Plan) -> list[str]:
     if plan.is_private and abs(plan.step_size - 1) > 0.2:
         notes.append(
             f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by "
-            f"weights "
-            f"'inverse-variance' or by the server learning rate"
+            f"weights 'inverse-variance' or by the server learning rate"
         )
     return notes
 
@@ -179,29 +192,12 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
         for plan in plans
     ]
     first = plans[0]
-    out = console()
-    out.print(
-        table(
-            f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}",
-            [
-                "method",
-                "signal/noise",
-                "step",
-                "noise",
-                "Lambda",
-                "rates %",
-                "noise x",
-                "eps release",
-                "eps server p99",
-            ],
-            rows,
-        )
-    )
-    out.print(
-        f"noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales\n"
+    heading = f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}"
+    columns = ["method", "signal/noise", "step", "noise", "Lambda", "rates %", "noise x", "eps release"]
+    console().print(table(heading, [*columns, "eps server p99"], rows))
+    say(
+        "noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales",
         f"epsilons at delta = {_deltas(group for plan in plans for group in plan.groups)}, "
-        f"{ADJACENCY.replace('-', ' ')}; "
-        f"release: against whoever "
-        f"sees only the models; server p99: against the server, for 99 in 100 clients",
-        soft_wrap=True,
+        f"{ADJACENCY.replace('-', ' ')}; release: against whoever sees only the models; "
+        f"server p99: against the server, for 99 in 100 clients",
     )

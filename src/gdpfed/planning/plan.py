@@ -28,9 +28,10 @@ import itertools
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from gdpfed.config import about, documented
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning import weights as weighting
 from gdpfed.planning.sparsity import noise_energy_kept
@@ -66,6 +67,7 @@ _CLAIM_TOLERANCE = 1e-6
 _MAX_ALLOCATIONS = 60
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """A group's part of a plan. ``epsilon`` is the promise, ``epsilon_release`` and ``epsilon_server`` what the
@@ -75,21 +77,21 @@ class Group:
     all three are infinite, the clip norm too, and the noise multiplier is 0.
     """
 
-    name: str
-    num_clients: int
-    epsilon: float
-    delta: float
-    sampling_rate: float
-    clip_norm: float
-    scale: float = 1.0
-    noise_multiplier: float
-    weight: float
-    keep_fraction: float = 1.0
-    projected: bool = False
-    epsilon_release: float
-    epsilon_server: float
-    mean_waste: float = 0.0
-    max_waste: float = 0.0
+    name: str = field(metadata=about("What tables call it; each name once."))
+    num_clients: int = field(metadata=about("Clients of the group."))
+    epsilon: float = field(metadata=about("Promised to each, against whoever sees the models; infinite: nothing."))
+    delta: float = field(metadata=about("The failure probability that goes with every epsilon of the group."))
+    sampling_rate: float = field(metadata=about("Probability that a client takes part in a round."))
+    clip_norm: float = field(metadata=about("L2 bound on one client's update."))
+    scale: float = field(default=1.0, metadata=about("Factor on a clipped update in a pooled sum."))
+    noise_multiplier: float = field(metadata=about("Noise std on the sum, divided by clip norm and scale."))
+    weight: float = field(metadata=about("Factor on the group's noisy sum in the update."))
+    keep_fraction: float = field(default=1.0, metadata=about("Fraction of the noisy sum that Top-k keeps."))
+    projected: bool = field(default=False, metadata=about("Whether its sum is projected on the lax groups'."))
+    epsilon_release: float = field(metadata=about("Cost against whoever sees the released models."))
+    epsilon_server: float = field(metadata=about("Cost against the server, for who takes part most often."))
+    mean_waste: float = field(default=0.0, metadata=about("Budget left unused, on average over its clients."))
+    max_waste: float = field(default=0.0, metadata=about("The most that one of its clients leaves unused."))
 
     def __post_init__(self) -> None:
         where = f"in group {self.name!r}"
@@ -158,6 +160,7 @@ class Guarantee:
     adversary: str
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that is fixed before training starts, and public.
@@ -168,23 +171,23 @@ class Plan:
     plan.
     """
 
-    method: str
-    groups: tuple[Group, ...]
-    grouping: str
-    release: Release
-    num_rounds: int
-    clip_norm: float
-    accountant: Accountant
-    accountant_version: str
-    adjacency: str = ADJACENCY
-    sampling: str = "poisson"
-    server_learning_rate: float = 1.0
-    averaging: float = 0.0
-    max_participations: int | None = None
-    clients_per_person: int = 1
-    linked: tuple[tuple[int, ...], ...] = ()
-    assignment_digest: str | None = None
-    epsilon_person: float | None = None
+    method: str = field(metadata=about("The method that made it."))
+    groups: tuple[Group, ...] = field(metadata=about("The groups, the strictest first."))
+    grouping: str = field(metadata=about("How they were found."))
+    release: Release = field(metadata=about("'per-group' sums, or 'pooled': one sum, one noise draw."))
+    num_rounds: int = field(metadata=about("Rounds of training."))
+    clip_norm: float = field(metadata=about("L2 bound on one client's update, the largest of the groups'."))
+    accountant: Accountant = field(metadata=about("'pld' or 'rdp': who computed the epsilons."))
+    accountant_version: str = field(metadata=about("By which version of which library."))
+    adjacency: str = field(default=ADJACENCY, metadata=about("Between which inputs epsilons hold."))
+    sampling: str = field(default="poisson", metadata=about("Only 'poisson' is accounted for."))
+    server_learning_rate: float = field(default=1.0, metadata=about("Factor on the update."))
+    averaging: float = field(default=0.0, metadata=about("How fast the average of the models forgets; 0: no average."))
+    max_participations: int | None = field(default=None, metadata=about("Cap on a client's rounds."))
+    clients_per_person: int = field(default=1, metadata=about("One person's records may sit in so many clients."))
+    linked: tuple[tuple[int, ...], ...] = field(default=(), metadata=about("Each person's clients, by group."))
+    assignment_digest: str | None = field(default=None, metadata=about("SHA-256 of who was in which group."))
+    epsilon_person: float | None = field(default=None, metadata=about("Epsilon of a person with several clients."))
 
     def __post_init__(self) -> None:
         if not self.groups:

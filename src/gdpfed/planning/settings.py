@@ -7,6 +7,7 @@ validates itself. A setting left at None is the method's own choice.
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from gdpfed.config import documented, setting
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.plan import RELEASES, Release
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
@@ -35,31 +36,82 @@ _RATE_WORDS = ("uniform", "paper", "snr", "sample")
 _KEEP_WORDS = ("none", "paper", "closed-form")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
     """How to plan. The defaults are those of the paper's FMNIST experiment, with a clip norm of 1."""
 
-    method: str = "gdpfed+"
-    num_rounds: int = 50
-    participation: float = 0.02
-    clip_norm: float = 1.0
-    delta: float | None = None
-    accountant: Accountant = "pld"
-    groups: GroupRule = "auto"
-    min_group_size: int = 1
-    rates: RateRule | None = None
-    fairness_floor: float = 0.25
-    noise_multipliers: tuple[float, ...] | None = None
-    keep: KeepRule | None = None
-    weights: Weighting | None = None
-    release: Release | None = None
-    learning_rate: float = 0.1
-    local_steps: int = 5
-    server_learning_rate: float = 1.0
-    averaging: float = 0.0
-    max_participations: int | None = None
-    clients_per_person: int = 1
-    linked: tuple[tuple[str, ...], ...] = ()
+    method: str = setting(
+        "gdpfed+",
+        "One of fedavg, dp-fedavg, gdpfed, gdpfed-opc, gdpfed+, pfa, idp-fedavg, idp-scale, pooled. Default: gdpfed+.",
+    )
+    num_rounds: int = setting(50, "Rounds of training.", option="--rounds")
+    participation: float = setting(
+        0.02, "Mean fraction of all clients that take part in a round.", allowed="Above 0, at most 1."
+    )
+    clip_norm: float = setting(1.0, "L2 bound on one client's update.", allowed="Above 0.")
+    delta: float | None = setting(
+        None,
+        "Failure probability for clients that state none. Default: clients ** -1.1.",
+        allowed="Above 0, below 1.",
+    )
+    accountant: Accountant = setting("pld", "'pld' (tightest, the default) or 'rdp' (the paper's).")
+    groups: GroupRule = setting(
+        "auto",
+        "'distinct' (one for each budget), a number (at most so many, chosen optimally), a list of lowest epsilons "
+        "(0.5,1.5,3), or 'given' (the file's column group). Default: distinct up to 8 budgets, chosen beyond.",
+    )
+    min_group_size: int = setting(
+        1, "Clients of the smallest group; smaller ones join the stricter neighbour.", allowed="At least 1."
+    )
+    rates: RateRule | None = setting(
+        None,
+        "Sampling rates: 'uniform', 'paper', 'snr', 'sample', or a list, strictest group first (0.006,0.018,0.035). "
+        "Default: the method's.",
+    )
+    fairness_floor: float = setting(
+        0.25,
+        "With rates 'snr': no group is sampled below this fraction of the uniform rate.",
+        allowed="Above 0, at most 1.",
+    )
+    noise_multipliers: tuple[float, ...] | None = setting(
+        None,
+        "Noise std on each group's sum, divided by the clip norm, in place of calibrated ones; refused if a budget is "
+        "exceeded.",
+        allowed="Above 0.",
+    )
+    keep: KeepRule | None = setting(
+        None,
+        "Fraction kept by Top-k: 'none', 'paper', 'closed-form', or a list (0.7,0.8,0.9). Default: the method's.",
+        allowed="Above 0, at most 1.",
+    )
+    weights: Weighting | None = setting(
+        None, "Weights of the groups' sums: 'paper' or 'inverse-variance'. Default: the method's."
+    )
+    release: Release | None = setting(
+        None, "Sums that are released: 'per-group', or 'pooled' (one sum, one noise draw). Default: the method's."
+    )
+    learning_rate: float = setting(0.1, "Size of a client's local steps.", allowed="Above 0.")
+    local_steps: int = setting(5, "Steps of a client in a round, each on one batch.", allowed="At least 1.")
+    server_learning_rate: float = setting(1.0, "Factor on the update. Default: 1.", allowed="Above 0.")
+    averaging: float = setting(
+        0.0,
+        "Keep a moving average of the models that forgets at this rate. Default: 0, off.",
+        allowed="At least 0, below 1.",
+    )
+    max_participations: int | None = setting(
+        None,
+        "A client that took part in so many rounds is not sampled again. Default: any.",
+        allowed="At least 1.",
+    )
+    clients_per_person: int = setting(
+        1, "One person's records may sit in so many clients.", allowed="From 1 to 4; list them (linked) beyond."
+    )
+    linked: tuple[tuple[str, ...], ...] = setting(
+        (),
+        "Names of the clients of one person, for each person in several. On the command line: a file with the clients "
+        "of one person on each line (a,b,c), or a JSON list of lists.",
+    )
 
     def __post_init__(self) -> None:
         check_accountant(self.accountant)

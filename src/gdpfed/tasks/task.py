@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from gdpfed.config import from_mapping, parse_toml, read_toml
+from gdpfed.config import documented, from_mapping, parse_toml, read_toml, setting
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
@@ -25,33 +25,51 @@ PRESETS = ("fmnist", "svhn", "cifar10", "shakespeare")
 DEMONSTRATION = "fmnist-mini"
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What is trained on which data, and how, apart from what the plan needs to know.
+    """What is trained on which data, and how, apart from what the plan needs to know."""
 
-    With ``secure``, sums go through the secure aggregation protocol; ``dropout`` of the clients vanish in the middle of
-    it, and ``colluders`` of each cohort may tell the server their noise.
-
-    ``validation``: so many training examples, the last, are taken from the clients and stand for the test set, so that
-    settings can be chosen without looking at it. ``group_skew``: from 0, budgets have nothing to do with data, to 1,
-    clients with small labels have the strict ones.
-    """
-
-    dataset: str = "fmnist-mini"
-    model: str = "small-cnn"
-    model_width: int | None = None
-    partition: Literal["iid", "dirichlet", "natural"] = "iid"
-    concentration: float = 0.5
-    min_examples: int = 1
-    batch_size: int = 10
-    momentum: float = 0.0
-    learning_rate_decay: float = 0.99
-    evaluate_every: int = 1
-    secure: bool = False
-    dropout: float = 0.0
-    colluders: float = 0.0
-    validation: int = 0
-    group_skew: float = 0.0
+    dataset: str = setting("fmnist-mini", "A data set of `gdpfed data list`.")
+    model: str = setting("small-cnn", "A model of `gdpfed.tasks.models`, by name.")
+    model_width: int | None = setting(
+        None, "Channels, or characters looked at, of a model that has a width. Default: the model's."
+    )
+    partition: Literal["iid", "dirichlet", "natural"] = setting(
+        "iid", "Who holds which data: 'iid', 'dirichlet' (labels differ) or 'natural' (as it was collected)."
+    )
+    concentration: float = setting(
+        0.5, "With partition 'dirichlet': the smaller, the more the clients' labels differ.", allowed="Above 0."
+    )
+    min_examples: int = setting(
+        1, "With partition 'dirichlet': every client has at least so many examples.", allowed="At least 1."
+    )
+    batch_size: int = setting(10, "Examples of a local step.", allowed="At least 1.")
+    momentum: float = setting(0.0, "Momentum of a client's local steps.", allowed="At least 0, below 1.")
+    learning_rate_decay: float = setting(
+        0.99, "Factor on the learning rate after each round.", allowed="Above 0, at most 1."
+    )
+    evaluate_every: int = setting(1, "Rounds between evaluations.", allowed="At least 1.")
+    secure: bool = setting(False, "Sums by the secure aggregation protocol, with integer noise.")
+    dropout: float = setting(
+        0.0, "With secure: fraction of clients that vanish during a sum.", allowed="At least 0, below 0.5."
+    )
+    colluders: float = setting(
+        0.0,
+        "With secure: fraction of a cohort that may tell the server their noise.",
+        allowed="At least 0, below 0.5.",
+    )
+    validation: int = setting(
+        0,
+        "So many training examples, the last, are taken from the clients and stand for the test set: settings can be "
+        "chosen without looking at it.",
+        allowed="At least 0.",
+    )
+    group_skew: float = setting(
+        0.0,
+        "From 0 (budgets have nothing to do with data) to 1 (clients with small labels have the strict ones).",
+        allowed="At least 0, at most 1.",
+    )
 
     def __post_init__(self) -> None:
         partitions = ("iid", "dirichlet", "natural")

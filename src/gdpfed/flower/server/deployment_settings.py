@@ -6,39 +6,59 @@ that the server signs; the rest is the server's own business.
 
 from dataclasses import dataclass
 
+from gdpfed.config import documented, setting
 from gdpfed.errors import InputError
-from gdpfed.flower.shared.terms import StatedTolerance
+from gdpfed.flower.shared.stated_tolerance import StatedTolerance
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 
 __all__ = ["DeploymentSettings"]
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSettings(StatedTolerance):
-    """Seconds are how long the server waits for the answers of a stage; who answers later is lost.
+    """What every cohort must stand (part of the terms; a node's owner may ask for more), and how long the server waits.
 
-    ``dropout_rate``, ``colluding_fraction`` and ``complete_up_to`` are what every cohort must stand
-    (`secure.noise_shares.Tolerance`); they are part of the terms, and a node's owner may ask for more.
-    ``start_seconds``: how long to wait for all enrolled nodes before the first round, and for ``min_online`` of them
-    before every other: with fewer the run stops rather than spend budgets on noise, and can be resumed.
-    ``test_seed``: keys, noise and samples from addresses, for tests only; a node whose owner did not allow it refuses.
+    Who answers a stage later than its seconds is lost to the sum.
     """
 
-    dropout_rate: float = 0.1
-    colluding_fraction: float = COLLUDING_FRACTION
-    complete_up_to: int = COMPLETE_UP_TO
-    start_seconds: float = 60.0
-    min_online: float = 0.5
-    announce_seconds: float = 60.0
-    keys_seconds: float = 120.0
-    shares_seconds: float = 120.0
-    input_seconds: float = 600.0
-    agree_seconds: float = 120.0
-    reveal_seconds: float = 120.0
-    poll_seconds: float = 0.2
-    max_attempts: int = 5
-    evaluate_every: int = 1
-    test_seed: int | None = None
+    dropout_rate: float = setting(
+        0.1,
+        "Fraction of a cohort that may vanish in the middle of a round.",
+        allowed="At least 0, below 0.5.",
+        option="--dropout",
+    )
+    colluding_fraction: float = setting(
+        COLLUDING_FRACTION,
+        "Fraction of every cohort that may tell the server all they know; it picks cohorts.",
+        allowed="At least 0, below 0.5.",
+        option="--colluders",
+    )
+    complete_up_to: int = setting(
+        COMPLETE_UP_TO, "In cohorts of up to so many clients everyone is everyone's neighbour."
+    )
+    start_seconds: float = setting(
+        60.0, "Wait so long for all enrolled nodes before the first round, and for min_online before every other."
+    )
+    min_online: float = setting(
+        0.5,
+        "With a smaller fraction of nodes online the run stops rather than spend budgets on noise; it can be resumed.",
+        allowed="At least 0, at most 1.",
+    )
+    announce_seconds: float = setting(60.0, "Wait so long for nodes that announce themselves.")
+    keys_seconds: float = setting(120.0, "Wait so long for the keys of a cohort.")
+    shares_seconds: float = setting(120.0, "Wait so long for the shares of its secrets.")
+    input_seconds: float = setting(600.0, "Wait so long for training and masked updates.")
+    agree_seconds: float = setting(120.0, "Wait so long for agreement on who is left.")
+    reveal_seconds: float = setting(120.0, "Wait so long for what removes the masks.")
+    poll_seconds: float = setting(0.2, "Seconds between two looks for answers.")
+    max_attempts: int = setting(5, "A sum that fails is tried again so often.", allowed="At least 1.")
+    evaluate_every: int = setting(1, "Rounds between evaluations on public data.", allowed="At least 1.")
+    test_seed: int | None = setting(
+        None,
+        "For tests only: keys, noise and samples from addresses. A node whose owner did not allow it refuses.",
+        option=None,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,37 +15,16 @@ from typing import Any
 
 from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.shared.stated_tolerance import StatedTolerance
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml
-from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
 from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
 
-__all__ = ["StatedTolerance", "Terms"]
+__all__ = ["Terms"]
 
 _FORMAT = 2
 _LARGEST = 1 << 22
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatedTolerance:
-    """What every cohort must stand (`secure.noise_shares.Tolerance`), in the server's settings and in its terms."""
-
-    dropout_rate: float
-    colluding_fraction: float
-    complete_up_to: int
-
-    def __post_init__(self) -> None:
-        _ = self.tolerance
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """What every cohort must stand."""
-        return Tolerance(
-            dropout_rate=self.dropout_rate,
-            colluding_fraction=self.colluding_fraction,
-            complete_up_to=self.complete_up_to,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,111 @@
+"""Of rate, noise, rounds and epsilon, any three give the fourth.
+
+Place: over the accountant, the calibration and both adversaries; for whoever has a mechanism and no plan.
+"""
+
+from dataclasses import dataclass
+
+from gdpfed.errors import InputError
+from gdpfed.privacy.accountant import (
+    Accountant,
+    SampledGaussian,
+    check_accountant,
+    check_promises_something,
+    epsilon_of,
+)
+from gdpfed.privacy.adversaries import ServerView, max_participations_for, server_view
+from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
+from gdpfed.privacy.rounding import allowance
+
+__all__ = ["Account", "account"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A mechanism and what it costs. ``computed`` names what was not given.
+
+    ``epsilon`` is the budget, if one was given; ``participations_within`` then says how often a client may take part
+    before the server has learned as much.
+    """
+
+    computed: str
+    mechanism: SampledGaussian
+    delta: float
+    accountant: Accountant
+    epsilon: float | None
+    epsilon_release: float
+    server: ServerView
+    participations_within: int | None
+
+
+def account(
+    *,
+    delta: float,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    num_rounds: int | None = None,
+    epsilon: float | None = None,
+    max_participations: int | None = None,
+    accountant: str = "pld",
+) -> Account:
+    """What a mechanism costs; of rate, noise, rounds and epsilon the one that is missing is computed.
+
+    With rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is fitted to.
+    """
+    judge = check_accountant(accountant)
+    parts = {
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+        "num_rounds": num_rounds,
+        "epsilon": epsilon,
+    }
+    missing = [name for name, value in parts.items() if value is None]
+    if len(missing) != 1:
+        raise InputError(
+            f"expected three of {', '.join(parts)}, so that one is asked for; missing: {', '.join(missing) or 'none'}"
+        )
+    match sampling_rate, noise_multiplier, num_rounds, epsilon:
+        case float(), float(), None, float():
+            num_rounds = num_rounds_for(
+                noise_multiplier=noise_multiplier,
+                sampling_rate=sampling_rate,
+                epsilon=epsilon,
+                delta=delta,
+                accountant=judge,
+            )
+            if num_rounds == 0:
+                raise InputError(
+                    f"not even one round is allowed within epsilon={epsilon:g} at delta={allowance(delta)}: "
+                    f"raise the noise or epsilon, or lower the rate"
+                )
+        case float(), None, int(), float():
+            noise_multiplier = noise_multiplier_for(
+                epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=judge
+            )
+        case None, float(), int(), float():
+            sampling_rate = sampling_rate_for(
+                noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=judge
+            )
+    if sampling_rate is None or noise_multiplier is None or num_rounds is None:
+        raise InputError(f"expected numbers, got {parts}")
+    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
+    check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
+    within = None
+    if epsilon is not None:
+        within = max_participations_for(noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta)
+    return Account(
+        computed=missing[0],
+        mechanism=mechanism,
+        delta=delta,
+        accountant=judge,
+        epsilon=epsilon,
+        epsilon_release=epsilon_of(mechanism, delta=delta, accountant=judge),
+        server=server_view(
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            num_rounds=num_rounds,
+            delta=delta,
+            max_participations=max_participations,
+        ),
+        participations_within=within,
+    )
