@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gdpfed
+from gdpfed.privacy.rounding import rounded_up
 
 torch.manual_seed(0)
 RULE = torch.randn(20)
@@ -46,6 +47,6 @@ trained = gdpfed.train(
 
 print(f"test accuracy {trained.accuracies[-1]:.1f}% after {trained.plan.num_rounds} rounds")
 for group in trained.plan.groups:
-    print(f"{group.name}: promised epsilon {group.epsilon:g}, released {group.epsilon_release:.4f}")
+    print(f"{group.name}: promised epsilon {group.epsilon:g}, released {rounded_up(group.epsilon_release)}")
 assert isinstance(trained.model, Network)
 assert trained.accuracies[-1] > 70

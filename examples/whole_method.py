@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import gdpfed
 from gdpfed.planning.groups import group_by_distinct
 from gdpfed.planning.rates import paper_rates
+from gdpfed.privacy.rounding import rounded_up
 from gdpfed.training import aggregate, mechanism, sampling, sparsify
 
 SEED, NUM_ROUNDS, PARTICIPATION, DELTA = 1, 30, 0.1, 1e-4
@@ -63,5 +64,5 @@ for number in range(plan.num_rounds):
     model += aggregate.combine(plan, released, layer_sizes=[len(model)])
 
 accuracy = float(((inputs[-60:].double() @ model.view(20, 2)).argmax(-1) == labels[-60:]).double().mean())
-print(f"accuracy {accuracy:.0%}, with epsilons", *(f"{group.epsilon_release:.3f}" for group in plan.groups))
+print(f"accuracy {accuracy:.0%}, with epsilons", *(rounded_up(group.epsilon_release, 3) for group in plan.groups))
 assert accuracy > 0.7
