@@ -17,11 +17,12 @@ from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.tasks.features import Scattering
 from gdpfed.tasks.models import CharLSTM
-from gdpfed.training import reference, rounds
+from gdpfed.training import rounds
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
 from gdpfed.training.sampling import poisson
+from tests.training import reference
 
 T = TypeVar("T")
 

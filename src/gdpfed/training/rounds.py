@@ -8,7 +8,7 @@ plan, state and seed give the same bytes. Two functions vary, and nothing else:
                 noise), `releases/secure_sums.py` (the integer protocol in this process), `releases/charged.py` (either
                 of them, charged to a ledger), `flower/server/flower_release.py` (a deployment)
 
-`reference.py` is the same round in plain loops, and one suite runs against both.
+`tests/training/reference.py` is the same round in plain loops, and one suite runs against both.
 
 Guarantees (tests of the same name):
   off_switches_are_fedavg       no noise, no clip, everything kept, one group: FedAvg.
