@@ -1,8 +1,8 @@
 """The round as the paper writes it: plain loops, one client after another.
 
-The oracle of `gdpfed.training.rounds`, which is the same round made fast. Only the plan, the random streams, the choice of batches
-and the form of a state are shared; training, clip, noise, Top-k, projection and update are written out again, so one
-suite runs against both and a mistake in either shows. To be read, and to check against; never for speed.
+The oracle of `gdpfed.training.rounds`, which is the same round made fast. Only the plan, the random streams, the choice
+of batches and the form of a state are shared; training, clip, noise, Top-k, projection and update are written out
+again, so one suite runs against both and a mistake in either shows. Never for speed.
 """
 
 import copy
