@@ -14,7 +14,7 @@ from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import accuracy
 from gdpfed.report.svg import Frame, Scale
 
-__all__ = ["accuracy_strip", "clipped_strip", "convergence", "legend", "look", "small_multiples"]
+__all__ = ["accuracy_strip", "clipped_strip", "convergence", "look", "small_multiples"]
 
 # Points that can be pointed at on one curve, and corners of a drawn line: more would only cost bytes.
 _MAX_POINTS, _MAX_CORNERS, _MAX_SMALL = 40, 300, 60
@@ -27,12 +27,6 @@ def look(index: int) -> tuple[str, str, str]:
         draw.DASHES[index % len(draw.DASHES)],
         draw.MARKERS[(index + index // len(draw.MARKERS)) % len(draw.MARKERS)],
     )
-
-
-def legend(methods: Sequence[MethodRuns], *, kind: str = "") -> str:
-    """Names beside their line and marker."""
-    looks = [(*look(method.index), method.label) for method in methods]
-    return draw.legend([(colour, draw.key(marker, dash=dash), name) for colour, dash, marker, name in looks], kind=kind)
 
 
 def _thinned(rounds: Sequence[int], most: int) -> list[int]:

@@ -16,7 +16,7 @@ from gdpfed.report.findings import cohort_range
 from gdpfed.report.svg import Frame, Scale
 
 __all__ = [
-    "budget_stairs", "cohorts", "group_legend", "group_look", "mechanism_panels", "promise_legend", "promises",
+    "budget_stairs", "cohorts", "group_look", "group_looks", "mechanism_panels", "promises",
     "spending_panels",
 ]  # fmt: skip
 
@@ -31,26 +31,11 @@ def group_look(index: int, of: int) -> tuple[str, str]:
     return f"g{index % draw.NUM_GROUP_COLOURS}", _SHAPES[index % len(_SHAPES)]
 
 
-def group_legend(plans: Sequence[Plan]) -> str:
-    """Group names of all plans beside their markers, each once."""
-    items = []
-    for plan in sorted(plans, key=lambda plan: -len(plan.groups)):
-        for index, group in enumerate(plan.groups):
-            colour, marker = group_look(index, len(plan.groups))
-            items.append((colour, draw.key(marker), group.name))
-    return draw.legend(items)
-
-
-def promise_legend() -> str:
-    """What the marks of `promises` mean."""
-    items = (
-        ("promise", "bar", "promised"),
-        ("release", "circle", "spent, against whoever sees the models"),
-        ("server", "ring", "server, mean number of participations"),
-        ("server", "diamond", "server, 99 in 100 clients"),
-        ("server", "box", "server, as many participations as the plan allows"),
-    )
-    return draw.legend([(kind, draw.key(marker), words) for kind, marker, words in items])
+def group_looks(methods: Sequence[MethodRuns]) -> list[tuple[str, str, str]]:
+    """Colour class, marker and name of all groups of these methods, each once."""
+    ordered = sorted((method.plan.groups for method in methods), key=len, reverse=True)
+    looks = [(*group_look(index, len(groups)), group.name) for groups in ordered for index, group in enumerate(groups)]
+    return list(dict.fromkeys(looks))
 
 
 def promises(method: MethodRuns, *, wide: bool) -> str:

@@ -16,7 +16,7 @@ from html import escape
 
 __all__ = [
     "DASHES", "MARKERS", "NUM_COLOURS", "NUM_GROUP_COLOURS", "Frame", "Scale", "area", "escape", "group", "key",
-    "legend", "line", "log_ticks", "panel", "path", "point", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
+    "line", "log_ticks", "panel", "path", "point", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
     "tick_label", "ticks",
 ]  # fmt: skip
 
@@ -179,12 +179,6 @@ def key(marker: str, *, dash: str | None = None) -> str:
         f'<svg class="key" viewBox="0 0 {width} 16" width="{width}" height="16" aria-hidden="true">'
         f'{stroke}<use href="#m-{marker}" x="{width / 2:g}" y="8"/></svg>'
     )
-
-
-def legend(items: Iterable[tuple[str, str, str]], *, kind: str = "") -> str:
-    """Names beside their swatches, each once: class, swatch, name."""
-    listed = dict.fromkeys(f'<li class="{own}">{swatch}<span>{escape(name)}</span></li>' for own, swatch, name in items)
-    return f'<ul class="{f"legend {kind}".strip()}">{"".join(listed)}</ul>'
 
 
 def panel(title: str, value: str, chart: str, *, kind: str = "", swatch: str = "") -> str:

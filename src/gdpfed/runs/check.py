@@ -236,7 +236,7 @@ def _ledger(path: Path) -> Checked:
     if store is None:
         return checked
     if not companion(path, "key").exists():
-        checked.notes.append("its seal was not checked, because its key is elsewhere: gdpfed ledger verify --key")
+        checked.notes.append("its seal was not checked, because its key is elsewhere: verify it with its key")
     if store.rows and store.rows[0].kind != "ledger":
         checked.kind = "node ledger"
         if store.journal_is_damaged:
