@@ -51,10 +51,7 @@ if TYPE_CHECKING:
 
     from gdpfed.training.rounds import TrainingState
 
-__all__ = [
-    "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run", "plan_reader", "read_records",
-    "rounds_in",
-]  # fmt: skip
+__all__ = ["STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run", "read_records", "rounds_in"]
 
 _ADVICE = "what was written before is whole: free space, then gdpfed resume"
 
