@@ -198,6 +198,8 @@ def _parse(path: Path) -> list[CellRecord]:
             )
             for cell in content["cells"]
         ]
+    except InputError:
+        raise
     except KeyError as error:
         raise InputError(f"expected the field {error} in every record of {str(path)!r}: restore the file") from None
     except (OSError, ValueError, TypeError) as error:
