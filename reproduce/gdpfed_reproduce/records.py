@@ -79,7 +79,7 @@ class CellRecord:
     runs: tuple[RunRecord, ...]
 
     @property
-    def place(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
         """What tells a cell from all others of its file, and orders them."""
         settled = json.dumps(self.config, sort_keys=True)
         return (self.scale, self.method, self.weights, self.column, settled, self.plan, self.results_version)
@@ -198,6 +198,8 @@ def _parse(path: Path) -> list[CellRecord]:
             )
             for cell in content["cells"]
         ]
+    except InputError:
+        raise
     except KeyError as error:
         raise InputError(f"expected the field {error} in every record of {str(path)!r}: restore the file") from None
     except (OSError, ValueError, TypeError) as error:
@@ -244,10 +246,10 @@ def save_records(records: Iterable[CellRecord], folder: Path) -> list[Path]:
     merged = {}
     for (dataset, experiment), new in by_file.items():
         path = folder / dataset / f"{experiment}.json"
-        kept = {record.place: record for record in (_parse(path) if path.is_file() else [])}
+        kept = {record.identity: record for record in (_parse(path) if path.is_file() else [])}
         for record in new:
-            kept[record.place] = _joined(kept.get(record.place), record)
-        merged[path] = _text(dataset, experiment, [kept[place] for place in sorted(kept)])
+            kept[record.identity] = _joined(kept.get(record.identity), record)
+        merged[path] = _text(dataset, experiment, [kept[identity] for identity in sorted(kept)])
     for path, text in merged.items():
         _write(path, text)
     return list(merged)

@@ -31,10 +31,10 @@ _PAGE = (
 )  # fmt: skip
 
 
-def _scheme(place: int) -> dict[str, str]:
-    colours = {name: f"#{value}" for name, value in _PAGE[place].items()}
-    colours |= {f"c{number}": f"#{value}" for number, value in enumerate(_METHODS[place])}
-    return colours | {f"g{number}": f"#{value}" for number, value in enumerate(_GROUPS[place])}
+def _scheme(*, dark: bool) -> dict[str, str]:
+    colours = {name: f"#{value}" for name, value in _PAGE[dark].items()}
+    colours |= {f"c{number}": f"#{value}" for number, value in enumerate(_METHODS[dark])}
+    return colours | {f"g{number}": f"#{value}" for number, value in enumerate(_GROUPS[dark])}
 
 
-LIGHT, DARK = _scheme(0), _scheme(1)
+LIGHT, DARK = _scheme(dark=False), _scheme(dark=True)

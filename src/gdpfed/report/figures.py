@@ -14,9 +14,9 @@ from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.findings import accuracy
 from gdpfed.report.svg import Frame, Scale
 
-__all__ = ["accuracy_strip", "clipped_strip", "convergence", "legend", "look", "small_multiples"]
+__all__ = ["accuracy_strip", "clipped_strip", "convergence", "look", "small_multiples"]
 
-# Points that can be pointed at on one curve, and corners of a drawn line: more would only cost bytes.
+# Points that can be pointed at on one curve, and corners of a drawn line.
 _MAX_POINTS, _MAX_CORNERS, _MAX_SMALL = 40, 300, 60
 
 
@@ -27,20 +27,6 @@ def look(index: int) -> tuple[str, str, str]:
         draw.DASHES[index % len(draw.DASHES)],
         draw.MARKERS[(index + index // len(draw.MARKERS)) % len(draw.MARKERS)],
     )
-
-
-def legend(methods: Sequence[MethodRuns], *, kind: str = "") -> str:
-    """Names beside their line and marker."""
-    looks = [(*look(method.index), method.label) for method in methods]
-    return draw.legend([(colour, draw.key(marker, dash=dash), name) for colour, dash, marker, name in looks], kind=kind)
-
-
-def _thinned(rounds: Sequence[int], most: int) -> list[int]:
-    """At most so many rounds, evenly chosen, always with the first and the last."""
-    if len(rounds) <= most:
-        return list(rounds)
-    step = (len(rounds) - 1) / (most - 1)
-    return [rounds[round(number * step)] for number in range(most)]
 
 
 def _frame(methods: Sequence[MethodRuns], corners: tuple[float, float, float, float]) -> Frame:
@@ -55,27 +41,22 @@ def _frame(methods: Sequence[MethodRuns], corners: tuple[float, float, float, fl
     )
 
 
-def _means(method: MethodRuns, frame: Frame, most: int) -> list[tuple[float, float]]:
-    return [(frame.x(number), frame.y(method.mean_at(number))) for number in _thinned(method.rounds, most)]
-
-
 def _curve(method: MethodRuns, frame: Frame, *, emphasis: bool) -> str:
     colour, dash, marker = look(method.index)
-    drawn = _thinned(method.rounds, _MAX_CORNERS)
-    seeds = {number: method.accuracies_at(number) for number in drawn}
-    parts = []
+    seeds = {number: method.accuracies_at(number) for number in draw.thinned(method.rounds, _MAX_CORNERS)}
+    series = []
+    for number, values in seeds.items():
+        mean = method.mean_at(number)
+        span = f", seeds {min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
+        series.append((frame.x(number), frame.y(mean), f"{method.label}, round {number}: {mean:.2f} %{span}"))
+    band = ""
     if len(method.counted) > 1:
         upper, lower = (
             [(frame.x(number), frame.y(end(values))) for number, values in seeds.items()] for end in (max, min)
         )
-        parts.append(draw.area(upper, lower, kind="band"))
-    parts.append(draw.line(_means(method, frame, _MAX_CORNERS), kind="line strong" if emphasis else "line", dash=dash))
-    for order, number in enumerate(_thinned(drawn, _MAX_POINTS)):
-        values, mean = seeds[number], method.mean_at(number)
-        span = f", seeds {min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
-        label = f"{method.label}, round {number}: {mean:.2f} %{span}"
-        parts.append(draw.point(frame.x(number), frame.y(mean), marker=marker, label=label, first=order == 0))
-    return draw.group(f"s {colour}", *parts)
+        band = draw.area(upper, lower, kind="band")
+    means = draw.line([(x, y) for x, y, _ in series], kind="line strong" if emphasis else "line", dash=dash)
+    return draw.group(f"s {colour}", band, means, draw.points(series, marker=marker, most=_MAX_POINTS))
 
 
 def convergence(data: ReportData, *, wide: bool) -> str:
@@ -123,16 +104,21 @@ def small_multiples(data: ReportData) -> str:
     frame = _frame(data.methods, (36, 10, width - 14, height - 26))
     first = min(method.rounds[0] for method in data.methods)
     grid = frame.horizontal_grid(draw.ticks(frame.y.low, frame.y.high, 3)) + frame.bottom_labels([first, frame.x.high])
-    means = {method.label: _means(method, frame, _MAX_SMALL) for method in data.methods}
+    means = {
+        method.label: [
+            (frame.x(number), frame.y(method.mean_at(number))) for number in draw.thinned(method.rounds, _MAX_SMALL)
+        ]
+        for method in data.methods
+    }
     panels = ""
     for method in data.methods:
         colour, dash, marker = look(method.index)
         ghosts = [draw.line(points, kind="ghost") for label, points in means.items() if label != method.label]
         lines = []
         for run in method.runs if len(method.runs) > 1 else ():
-            kept = [run.records[number] for number in _thinned(range(len(run.records)), _MAX_SMALL)]
-            points = [(frame.x(record.round_number), frame.y(record.accuracy)) for record in kept]
-            lines.append(draw.line(points, kind="seed"))
+            kept = draw.thinned(run.records, _MAX_SMALL)
+            corners = [(frame.x(record.round_number), frame.y(record.accuracy)) for record in kept]
+            lines.append(draw.line(corners, kind="seed"))
         lines.append(draw.line(means[method.label], kind="line strong", dash=dash))
         seeds = "; ".join(
             f"seed {run.seed}: {run.last.accuracy:.2f} %" + ("" if run.is_finished else " (unfinished)")

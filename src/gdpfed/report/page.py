@@ -29,9 +29,13 @@ __all__ = ["report_html", "templates"]
 
 # What draws, and escapes what it is given by itself.
 _DRAWING = (
-    svg.key, figures.accuracy_strip, figures.clipped_strip, figures.convergence, figures.legend,
-    figures.small_multiples, plan_figures.budget_stairs, plan_figures.cohorts, plan_figures.group_legend,
-    plan_figures.mechanism_panels, plan_figures.promise_legend, plan_figures.promises, plan_figures.spending_panels,
+    svg.key, figures.accuracy_strip, figures.clipped_strip, figures.convergence,
+    figures.small_multiples, plan_figures.budget_stairs, plan_figures.cohorts, plan_figures.mechanism_panels,
+    plan_figures.promises, plan_figures.spending_panels,
+)  # fmt: skip
+_COMPUTING = (
+    cost_table, delta_up, figures.look, method_table, plan_figures.group_look, plan_figures.group_looks, plan_table,
+    promise, rounded_up,
 )  # fmt: skip
 
 
@@ -58,8 +62,7 @@ def templates(*, autoescape: bool, **options: Any) -> Environment:
 def _environment() -> Environment:
     environment = templates(autoescape=True)
     environment.globals |= {function.__name__: _as_markup(function) for function in _DRAWING}
-    for function in (cost_table, delta_up, method_table, plan_figures.group_look, plan_table, promise, rounded_up):
-        environment.globals[function.__name__] = function
+    environment.globals |= {function.__name__: function for function in _COMPUTING}
     environment.globals |= {
         "cards_in_a_row": lambda cards: min(cards, 3 if -cards % 3 <= -cards % 4 else 4),
         "classes": " ".join(f".{name} {{ color: var(--{name}); }}" for name in LIGHT if name[1:].isdigit()),
@@ -67,7 +70,7 @@ def _environment() -> Environment:
         "dark": _variables(DARK),
         "exp": math.exp,
         "floor": lambda value: f"{math.floor(value):,}",
-        "found": findings,
+        "findings": findings,
         "light": _variables(LIGHT),
         "version": gdpfed.__version__,
     }

@@ -74,10 +74,9 @@ def draw_curve(axis: "Axes", rounds: Sequence[int], accuracies: Sequence[Sequenc
     ``accuracies`` has all seeds' for each round.
     """
     axis.plot(rounds, [fmean(seeds) for seeds in accuracies], **style)
-    axis.fill_between(
-        rounds, [min(seeds) for seeds in accuracies], [max(seeds) for seeds in accuracies],
-        color=style["color"], alpha=0.15, linewidth=0,
-    )  # fmt: skip
+    if any(len(seeds) > 1 for seeds in accuracies):
+        lowest, highest = [min(seeds) for seeds in accuracies], [max(seeds) for seeds in accuracies]
+        axis.fill_between(rounds, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
     axis.set(xlabel="round", ylabel="test accuracy (%)")
 
 

@@ -3,7 +3,6 @@
 Place: `ReportData` -> SVG text, beside `figures`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from gdpfed.report.findings import cohort_range
 from gdpfed.report.svg import Frame, Scale
 
 __all__ = [
-    "budget_stairs", "cohorts", "group_legend", "group_look", "mechanism_panels", "promise_legend", "promises",
+    "budget_stairs", "cohorts", "group_look", "group_looks", "mechanism_panels", "promises",
     "spending_panels",
 ]  # fmt: skip
 
@@ -31,26 +30,11 @@ def group_look(index: int, of: int) -> tuple[str, str]:
     return f"g{index % draw.NUM_GROUP_COLOURS}", _SHAPES[index % len(_SHAPES)]
 
 
-def group_legend(plans: Sequence[Plan]) -> str:
-    """Group names of all plans beside their markers, each once."""
-    items = []
-    for plan in sorted(plans, key=lambda plan: -len(plan.groups)):
-        for index, group in enumerate(plan.groups):
-            colour, marker = group_look(index, len(plan.groups))
-            items.append((colour, draw.key(marker), group.name))
-    return draw.legend(items)
-
-
-def promise_legend() -> str:
-    """What the marks of `promises` mean."""
-    items = (
-        ("promise", "bar", "promised"),
-        ("release", "circle", "spent, against whoever sees the models"),
-        ("server", "ring", "server, mean number of participations"),
-        ("server", "diamond", "server, 99 in 100 clients"),
-        ("server", "box", "server, as many participations as the plan allows"),
-    )
-    return draw.legend([(kind, draw.key(marker), words) for kind, marker, words in items])
+def group_looks(methods: Sequence[MethodRuns]) -> list[tuple[str, str, str]]:
+    """Colour class, marker and name of all groups of these methods, each once."""
+    ordered = sorted((method.plan.groups for method in methods), key=len, reverse=True)
+    looks = [(*group_look(index, len(groups)), group.name) for groups in ordered for index, group in enumerate(groups)]
+    return list(dict.fromkeys(looks))
 
 
 def promises(method: MethodRuns, *, wide: bool) -> str:
@@ -245,6 +229,7 @@ def cohorts(method: MethodRuns) -> str:
     for index, group in enumerate(method.plan.groups):
         colour, marker = group_look(index, len(method.plan.groups))
         low, high = cohort_range(group)
+        expected = f"{group.expected_cohort:.1f}"
         sizes = [record.cohort[index] for run in method.runs for record in run.records]
         frame = _panel_frame(rounds, max(*sizes, high) * 1.08)
         lower, planned, upper = (
@@ -252,21 +237,19 @@ def cohorts(method: MethodRuns) -> str:
         )
         parts = [draw.area(upper, lower, kind="band"), draw.line(planned, kind="line", dash="6 4")]
         for run in method.runs:
-            step = max(1, math.ceil(len(run.records) / _MAX_POINTS))
-            for order, record in enumerate(run.records[::step]):
-                label = (
-                    f"{group.name}, round {record.round_number}, seed {run.seed}: {record.cohort[index]} clients, "
-                    f"{group.expected_cohort:.1f} planned"
-                )
-                at = frame.x(record.round_number), frame.y(record.cohort[index])
-                parts.append(draw.point(*at, marker=marker, label=label, first=order == 0, kind="small"))
+            series = []
+            for record in run.records:
+                number, size = record.round_number, record.cohort[index]
+                label = f"{group.name}, round {number}, seed {run.seed}: {size} clients, {expected} planned"
+                series.append((frame.x(number), frame.y(size), label))
+            parts.append(draw.points(series, marker=marker, most=_MAX_POINTS, kind="small"))
         panels += _group_panel(
             frame,
             rounds,
             group,
             marks=draw.group(colour, *parts),
             title=f"Clients of {group.name} in each recorded round",
-            value=f"planned {group.expected_cohort:.1f}, mean {sum(sizes) / len(sizes):.1f}",
+            value=f"planned {expected}, mean {sum(sizes) / len(sizes):.1f}",
         )
     return f'<div class="panels three">{panels}</div>'
 
@@ -274,28 +257,27 @@ def cohorts(method: MethodRuns) -> str:
 def spending_panels(method: MethodRuns) -> str:
     """Release epsilon against rounds, towards the promise, a panel for each group."""
     run = max(method.counted, key=lambda run: len(run.records))
-    rounds = [0, *(record.round_number for record in run.records)]
+    rounds = (0, run.last.round_number)
     panels = ""
     for index, group in enumerate(method.plan.groups):
         colour, marker = group_look(index, len(method.plan.groups))
-        spent = [0.0, *(record.epsilons[index] for record in run.records)]
-        frame = _panel_frame((0, rounds[-1]), group.epsilon * 1.18)
+        frame = _panel_frame(rounds, group.epsilon * 1.18)
         at = frame.y(group.epsilon)
         promised = frame.across(at, kind="budget")
         promised += draw.text(frame.x.start + 4, at - 6, f"promise {promise(group.epsilon)}", kind="value")
-        points = [(frame.x(number), frame.y(epsilon)) for number, epsilon in zip(rounds, spent, strict=True)]
-        parts = [draw.line(points, kind="line strong")]
-        step = max(1, math.ceil(len(points) / _MAX_POINTS))
-        # Counted from the end, so that the last is always there.
-        for order, number in enumerate(sorted(range(len(points) - 1, 0, -step))):
-            label = f"{group.name}, after round {rounds[number]}: epsilon {rounded_up(spent[number])} spent"
-            parts.append(draw.point(*points[number], marker=marker, label=label, first=order == 0, kind="small"))
+        series = []
+        for record in run.records:
+            number, spent = record.round_number, record.epsilons[index]
+            label = f"{group.name}, after round {number}: epsilon {rounded_up(spent)} spent"
+            series.append((frame.x(number), frame.y(spent), label))
+        curve = draw.line([(frame.x(0), frame.y(0)), *((x, y) for x, y, _ in series)], kind="line strong")
+        points = draw.points(series, marker=marker, most=_MAX_POINTS, kind="small")
         panels += _group_panel(
             frame,
-            (0, rounds[-1]),
+            rounds,
             group,
-            marks=promised + draw.group(colour, *parts),
+            marks=promised + draw.group(colour, curve, points),
             title=f"Release epsilon of {group.name} against rounds",
-            value=f"spent {rounded_up(spent[-1])}",
+            value=f"spent {rounded_up(run.last.epsilons[index])}",
         )
     return f'<div class="panels three">{panels}</div>'

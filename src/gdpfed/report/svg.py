@@ -13,12 +13,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 __all__ = [
     "DASHES", "MARKERS", "NUM_COLOURS", "NUM_GROUP_COLOURS", "Frame", "Scale", "area", "escape", "group", "key",
-    "legend", "line", "log_ticks", "panel", "path", "point", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
-    "tick_label", "ticks",
+    "line", "log_ticks", "panel", "path", "point", "points", "pushed_apart", "rounds_frame", "row_label", "svg", "text",
+    "thinned", "tick_label", "ticks",
 ]  # fmt: skip
+
+_T = TypeVar("_T")
 
 # A method's index chooses its colour, dash and marker; a group's its shade and marker. No two of ten look the same
 # without colours.
@@ -166,6 +169,20 @@ def point(x: float, y: float, *, marker: str, label: str, first: bool = False, k
     )
 
 
+def points(series: Sequence[tuple[float, float, str]], *, marker: str, most: int, kind: str = "") -> str:
+    """A series, thinned: x, y and label of each point."""
+    placed = enumerate(thinned(series, most))
+    return "".join(point(x, y, marker=marker, label=label, first=n == 0, kind=kind) for n, (x, y, label) in placed)
+
+
+def thinned(values: Sequence[_T], most: int) -> list[_T]:
+    """At most so many, evenly chosen, always with the first and the last: more would only cost bytes."""
+    if len(values) <= most:
+        return list(values)
+    step = (len(values) - 1) / (most - 1)
+    return [values[round(number * step)] for number in range(most)]
+
+
 def group(kind: str, *parts: str) -> str:
     """Parts that share a class."""
     return f'<g class="{kind}">{"".join(parts)}</g>'
@@ -179,12 +196,6 @@ def key(marker: str, *, dash: str | None = None) -> str:
         f'<svg class="key" viewBox="0 0 {width} 16" width="{width}" height="16" aria-hidden="true">'
         f'{stroke}<use href="#m-{marker}" x="{width / 2:g}" y="8"/></svg>'
     )
-
-
-def legend(items: Iterable[tuple[str, str, str]], *, kind: str = "") -> str:
-    """Names beside their swatches, each once: class, swatch, name."""
-    listed = dict.fromkeys(f'<li class="{own}">{swatch}<span>{escape(name)}</span></li>' for own, swatch, name in items)
-    return f'<ul class="{f"legend {kind}".strip()}">{"".join(listed)}</ul>'
 
 
 def panel(title: str, value: str, chart: str, *, kind: str = "", swatch: str = "") -> str:

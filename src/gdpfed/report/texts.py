@@ -14,7 +14,7 @@ from typing import Any
 
 import gdpfed
 from gdpfed.planning.plan_file import plan_as_json
-from gdpfed.report import findings as found
+from gdpfed.report import findings
 from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.report.page import templates
 from gdpfed.report.tables import Table, cost_table, method_table, plan_table
@@ -88,7 +88,7 @@ def report_json(data: ReportData) -> str:
         "title": data.title,
         "dataset": data.task.training.dataset,
         "model": data.task.training.model,
-        "headline": {"method": data.headline.label, "sentence": found.headline(data)},
+        "headline": {"method": data.headline.label, "sentence": findings.headline(data)},
         "findings": _findings(data),
         "seeds": list(data.seeds),
         "unfinished": [run.folder for run in data.unfinished],
@@ -101,14 +101,14 @@ def report_json(data: ReportData) -> str:
 def _findings(data: ReportData) -> list[str]:
     best = data.headline
     sentences = [
-        *found.findings(data),
-        found.server(best),
-        found.waste(data),
-        found.rates(best),
-        found.convergence(data),
-        found.participation(best) if data.is_simulation else "",
-        found.spending(best),
-        found.clipping(data) if data.is_simulation else "",
+        *findings.findings(data),
+        findings.server(best),
+        findings.waste(data),
+        findings.rates(best),
+        findings.convergence(data),
+        findings.participation(best) if data.is_simulation else "",
+        findings.spending(best),
+        findings.clipping(data) if data.is_simulation else "",
     ]
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
@@ -151,7 +151,7 @@ def report_markdown(data: ReportData) -> str:
         .get_template("report.md")
         .render(
             data=data,
-            found=found,
+            findings=findings,
             sentences=_findings(data),
             fenced=_fenced,
             tables=[

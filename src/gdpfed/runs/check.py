@@ -35,11 +35,11 @@ from gdpfed.ledger.keys import KEY_BYTES
 from gdpfed.ledger.store import Store, is_ledger_file
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.plan_file import load_plan, plan_hash
+from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon
-from gdpfed.runs.folder import rounds_in
+from gdpfed.runs.folder import plan_reader, rounds_in
 from gdpfed.runs.link import read_link
 
 __all__ = ["Checked", "Kind", "check_paths"]
@@ -113,20 +113,8 @@ class _Memory:
     """Plans and ledgers that were read already: many runs share them."""
 
     def __init__(self) -> None:
-        self._plans: dict[bytes, Plan | GdpfedError] = {}
+        self.plan = plan_reader()
         self.ledger = functools.cache(lambda path: Ledger.read(path).state)
-
-    def plan(self, path: Path) -> Plan:
-        digest = hashlib.sha256(read_toml(path).encode()).digest()
-        if digest not in self._plans:
-            try:
-                self._plans[digest] = load_plan(path)
-            except GdpfedError as error:
-                self._plans[digest] = error
-        known = self._plans[digest]
-        if isinstance(known, GdpfedError):
-            raise known
-        return known
 
 
 def _alone(path: Path, memory: _Memory) -> Checked:
@@ -237,7 +225,7 @@ def _ledger(path: Path) -> Checked:
     if store is None:
         return checked
     if not companion(path, "key").exists():
-        checked.notes.append("its seal was not checked, because its key is elsewhere: gdpfed ledger verify --key")
+        checked.notes.append("its seal was not checked, because its key is elsewhere: verify it with its key")
     if store.rows and store.rows[0].kind != "ledger":
         checked.kind = "node ledger"
         if store.journal_is_damaged:

@@ -333,6 +333,19 @@ def open_run(path: Path, *, read_plan: Callable[[Path], Plan] = load_plan) -> Ru
     )
 
 
+def plan_reader() -> Callable[[Path], Plan]:
+    """Reads and verifies plans, once for each text: runs share them, and it takes time."""
+    verified: dict[str, Plan] = {}
+
+    def read_plan(path: Path) -> Plan:
+        text = read_toml(path)
+        if text not in verified:
+            verified[text] = plan_from_toml(text, source=str(path))
+        return verified[text]
+
+    return read_plan
+
+
 def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """The runs in these folders, or one level below them, each once."""
     folders: list[Path] = []
@@ -345,13 +358,5 @@ def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
     for index, folder in enumerate(resolved):
         if folder in resolved[:index]:
             raise InputError(f"expected every run once, got {str(folders[index])!r} twice: name it once")
-    # Seeds share a plan, and verifying it takes time: once for each text.
-    verified: dict[str, Plan] = {}
-
-    def read_plan(path: Path) -> Plan:
-        text = read_toml(path)
-        if text not in verified:
-            verified[text] = plan_from_toml(text, source=str(path))
-        return verified[text]
-
+    read_plan = plan_reader()
     return [open_run(folder, read_plan=read_plan) for folder in folders]

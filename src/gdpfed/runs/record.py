@@ -10,7 +10,7 @@ Guarantees (tests of the same name):
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,22 +82,20 @@ class Record:
                 raise InputError(f"expected a field {name!r} in {where}, got {names}: was it edited?")
             try:
                 values[name] = read(content[name])
-            except (TypeError, OverflowError):
+            except TypeError:
                 raise InputError(f"expected {kind} as {name} in {where}, got {content[name]!r}") from None
         return cls(round_number=values.pop("round"), **values)
 
 
-def _number(value: object) -> float:
-    # Beyond this, sums of a few would be infinite.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:
+def _number(value: object, least: float = -1e300) -> float:
+    # Beyond 1e300, the sum of a few would be infinite.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1e300:
         raise TypeError
     return float(value)
 
 
 def _length(value: object) -> float:
-    if _number(value) < 0:
-        raise TypeError
-    return _number(value)
+    return _number(value, least=0.0)
 
 
 def _count(value: object) -> int:
@@ -106,16 +104,12 @@ def _count(value: object) -> int:
     return value
 
 
-def _known_count(value: object) -> int | None:
+def _known(value: object) -> int | None:
     return None if value is None else _count(value)
 
 
-def _epsilon(value: object) -> float:
-    return math.inf if value is None else _length(value)
-
-
-def _each(read: Callable[[object], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda values: tuple(read(value) for value in values)
+def _epsilons(values: Iterable[object]) -> tuple[float, ...]:
+    return tuple(math.inf if value is None else _length(value) for value in values)
 
 
 # How each field of a line is read, and what is expected of it.
@@ -123,13 +117,13 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "round": (_count, "a count"),
     "accuracy": (_number, "a number"),
     "loss": (_number, "a number"),
-    "epsilons": (_each(_epsilon), "numbers from 0"),
-    "cohort": (_each(_count), "counts"),
-    "clipped": (_known_count, "a count, or null,"),
-    "dropped": (_known_count, "a count, or null,"),
+    "epsilons": (_epsilons, "numbers from 0"),
+    "cohort": (lambda counts: tuple(map(_count, counts)), "counts"),
+    "clipped": (_known, "a count, or null,"),
+    "dropped": (_known, "a count, or null,"),
     "update_norm": (_length, "a number from 0"),
     "vanished": (_count, "a count"),
-    "by_budget": (_each(_number), "numbers"),
+    "by_budget": (lambda values: tuple(map(_number, values)), "numbers"),
     "device": (str, "a name"),
 }
 _USUAL = ("vanished", "by_budget", "device")

@@ -12,7 +12,7 @@ DEPLOYED = "deployment: noise from the operating system, sums by secure aggregat
 TESTED = "test of a deployment: not a private release (predictable noise)"
 
 
-def weakest_stamp(found: Iterable[object]) -> str:
+def weakest_stamp(stamps: Iterable[object]) -> str:
     """What may be said of several runs together. An unknown stamp, or none, is a simulation's."""
     strengths = (STAMP, TESTED, DEPLOYED)
-    return strengths[min((strengths.index(str(text)) if text in strengths else 0 for text in found), default=0)]
+    return strengths[min((strengths.index(str(text)) if text in strengths else 0 for text in stamps), default=0)]
