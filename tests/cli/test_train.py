@@ -62,6 +62,9 @@ def test_compare(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     content = json.loads(call(capsys, *arguments, "--json")[1])
     assert time.perf_counter() - started < 10
     assert {result["method"]: len(result["accuracies"]) for result in content["results"]} == {"fedavg": 2, "gdpfed": 2}
+    # One document also where something is trained.
+    fresh = ("compare", tiny, "--methods", "fedavg", "--seeds", "2", "--rounds", "1", "--out", "fresh", "--json")
+    assert len(json.loads(call(capsys, *fresh)[1])["runs"]) == 2
     code, _, err = call(capsys, "compare", tiny, "--methods", "fedavg", "--rounds", "3", "--out", "both")
     assert code == 2
     assert "other settings" in err

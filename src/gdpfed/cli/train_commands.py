@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.options import Workforce
-from gdpfed.cli.show import console, finite, rounded_up, say, table, tell
+from gdpfed.cli.show import console, finite, print_json, rounded_up, say, table, tell
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method
 from gdpfed.planning.settings import PlanSettings
@@ -50,7 +50,9 @@ def train_run(
 
     workforce = asked.workforce()
     run = start_run(asked.task(source), seed=seed, folder=out, ledger=ledger, population=population)
-    _finish(run, workforce, as_json=as_json)
+    result = _finish(run, workforce, quiet=as_json)
+    if as_json:
+        print_json(result)
 
 
 @options.with_settings(Workforce)
@@ -72,25 +74,34 @@ def resume_run(
     if run.is_finished and not as_json:
         say(f"{folder} is finished; see it with: gdpfed show {folder}")
         return
-    _finish(run, asked.workforce(), as_json=as_json)
+    result = _finish(run, asked.workforce(), quiet=as_json)
+    if as_json:
+        print_json(result)
 
 
-def _finish(run: "RunFolder", workforce: Workforce, *, as_json: bool) -> None:
+def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> dict[str, Any]:
     from gdpfed.runs.folder import STAMP
     from gdpfed.runs.simulate import simulate
     from gdpfed.runs.start import spent_by_group
 
-    if not as_json:
+    if not quiet:
         how = ", secure sums" if run.task.training.secure else ""
         how += f", on {workforce.place}" if workforce.place else ""
         how += f", charged to {run.ledger.path} as {run.ledger.run}" if run.ledger is not None else ""
         say(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}")
-    with _watching(run.plan.num_rounds, quiet=as_json) as watch:
+    with _watching(run.plan.num_rounds, quiet=quiet) as watch:
         final = simulate(
             run, num_workers=workforce.workers, engine=workforce.trainer, data_dir=workforce.data_dir, watch=watch
         )
     spent = spent_by_group(run)
-    content = {
+    if not quiet:
+        costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
+        where = "" if run.ledger is None else ", over all runs of the ledger"
+        say(
+            f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}",
+            f"see it with: gdpfed show {run.path}",
+        )
+    return {
         "folder": str(run.path),
         "method": run.plan.method,
         "seed": run.seed,
@@ -99,14 +110,6 @@ def _finish(run: "RunFolder", workforce: Workforce, *, as_json: bool) -> None:
         "epsilons": [finite(epsilon) for epsilon in spent],
         "stamp": STAMP,
     }
-    costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
-    where = "" if run.ledger is None else ", over all runs of the ledger"
-    tell(
-        as_json,
-        content,
-        f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}",
-        f"see it with: gdpfed show {run.path}",
-    )
 
 
 @contextmanager
@@ -176,7 +179,7 @@ def compare_runs(
             one = dataclasses.replace(task, settings=dataclasses.replace(task.settings, method=name))
             run = open_or_start(out / f"{name}-seed{seed}", one, seed=seed)
             if not run.is_finished:
-                _finish(run, workforce, as_json=as_json)
+                _finish(run, workforce, quiet=as_json)
             runs.append(run)
     _show(runs, picture=picture or out / "curves.png", as_json=as_json)
 
