@@ -29,6 +29,8 @@ from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import TrainingState, initial_state, run_round
 from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
 
+pytestmark = pytest.mark.training
+
 VECTOR = np.concatenate([part.ravel() for part in MODEL])
 
 

@@ -20,6 +20,7 @@ def found() -> Recommendation:
     return recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=10_000)
 
 
+@pytest.mark.training
 def test_recommended_is_fair_and_best(found: Recommendation) -> None:
     best = found.best.signal_to_noise
     assert found.best.label.startswith("pooled")
@@ -42,6 +43,7 @@ def test_top_k_is_counted_in_its_favour(found: Recommendation) -> None:
             assert ratio == pytest.approx(1)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("changes", "stated", "expected"),
     [
@@ -73,6 +75,7 @@ def test_server_settings(of_a_round: float, num_rounds: int, expected: tuple[flo
     assert server_settings(of_a_round, num_rounds=num_rounds) == expected
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("preset", ["svhn", "cifar10", "shakespeare"])
 def test_every_preset_has_a_recommendation(preset: str) -> None:
     """Rates at a floor of 1 may differ by rounding, as those of Shakespeare's 3 x 238 clients do."""

@@ -4,6 +4,8 @@ import torch
 import gdpfed
 from gdpfed.errors import InputError, PrivacyError
 
+pytestmark = pytest.mark.training
+
 
 def clients(count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
     made = []

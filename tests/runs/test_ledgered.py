@@ -26,6 +26,8 @@ from gdpfed.tasks.task import Task
 from gdpfed.training.rounds import Released, TrainingState
 from tests.ledger.books import DELTA, TWO, book, plan_for, start
 
+pytestmark = pytest.mark.training
+
 # Trains in children that are killed where the ledger writes: each point and occasion once, then to the end.
 KILLER = """
 import os, signal, sys

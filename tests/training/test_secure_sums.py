@@ -28,6 +28,8 @@ from tests.runs.conftest import TINY, start
 from tests.training import checkers
 from tests.training.worlds import assignment_of, changed, plan_of, world
 
+pytestmark = pytest.mark.training
+
 PRIVATE = [method for method in METHODS if method != "fedavg"]
 
 
