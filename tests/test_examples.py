@@ -9,6 +9,8 @@ import pytest
 
 from gdpfed.flower.operate.project import write_project
 
+pytestmark = pytest.mark.training
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 

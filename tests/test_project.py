@@ -82,6 +82,7 @@ def test_every_guarantee_has_a_test_of_its_name() -> None:
         assert f"def test_{name}(" in tests, name
 
 
+@pytest.mark.training
 def test_generated_documentation_is_current() -> None:
     checked = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, timeout=300
@@ -139,6 +140,7 @@ def shell_blocks(page: Path) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
 def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
     """Every gdpfed command in a shell block, in order, in an empty folder; 'make' is what runs this test."""
@@ -161,6 +163,7 @@ def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.training
 def test_python_blocks_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.S)

@@ -42,6 +42,7 @@ MISTAKES: dict[str, Callable[[Group], float]] = {
 }
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_verify_catches_wrong_noise(plan: Plan, mistake: str) -> None:
     wrong = with_noise(plan, MISTAKES[mistake])
@@ -56,6 +57,7 @@ def test_verify_passes_the_right_one(plan: Plan) -> None:
     plan.verify()
 
 
+@pytest.mark.training
 def test_rates_rounded_up_are_caught(fmnist: Budgets) -> None:
     """q |G| is not whole: whoever samples ceil(q |G|) clients runs at a higher rate."""
     plan = make_plan(fmnist, PlanSettings(method="gdpfed-opc", num_rounds=50, participation=0.02))

@@ -14,6 +14,8 @@ from tests.attacks.malicious_server import Tally, play
 from tests.attacks.malicious_strategy import Attack
 from tests.secure.cohorts import World
 
+pytestmark = pytest.mark.training
+
 # Mostly small ones, where one client matters most; from 13 on also in circles.
 SIZES = [*range(2, 13)] * 4 + [*range(13, 25)] * 2 + [30, 40, 50, 60]
 CHUNKS, CHUNK = 8, 1_250

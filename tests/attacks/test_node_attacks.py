@@ -66,6 +66,7 @@ def bare_plan(federation: Federation) -> Plan:
     return made
 
 
+@pytest.mark.training
 def test_a_plan_that_promises_nothing_is_refused(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
     plan = bare_plan(federation)

@@ -81,6 +81,7 @@ def test_an_empty_promise_does_not_load(tmp_path: Path, capsys: pytest.CaptureFi
         assert call(capsys, "verify", str(tmp_path / "plan.toml"))[0] == 0
 
 
+@pytest.mark.training
 def test_an_empty_promise_is_neither_planned_nor_accounted(capsys: pytest.CaptureFixture[str]) -> None:
     settings = PlanSettings(
         method="gdpfed", num_rounds=2, delta=1e-5, rates=(1e-7,), noise_multipliers=(0.2,), weights="inverse-variance"
@@ -253,6 +254,7 @@ def interrupted(run: RunFolder, *, after: int) -> None:
         simulate(run, num_workers=1, watch=watch)
 
 
+@pytest.mark.training
 def test_a_run_with_given_groups_goes_on(tmp_path: Path) -> None:
     task = given_groups(tmp_path)
     plan = make_plan(task.budgets, task.settings)

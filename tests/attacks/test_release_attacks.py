@@ -17,6 +17,8 @@ from gdpfed.training.releases import secure_sums as secure_sum
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import TrainingState, initial_state
 
+pytestmark = pytest.mark.training
+
 ROUNDS, PARAMS = 60, 20
 NOBODY, ONE = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
 

@@ -16,6 +16,8 @@ from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from tests.audit.plans import fmnist_plan, small_plan
 
+pytestmark = pytest.mark.training
+
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_correct_code_is_never_flagged(seed: int) -> None:

@@ -44,6 +44,7 @@ def drawn(num: int, shift: float, seed: int) -> ScoredCanaries:
     )
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("total", [1, 7, 50, 400])
 @pytest.mark.parametrize("alpha", [0.2, 1e-3])
 def test_clopper_pearson_covers(total: int, alpha: float) -> None:
@@ -64,6 +65,7 @@ def test_clopper_pearson_is_scipys() -> None:
     assert (float(lower), float(upper)) == pytest.approx((exact.low, exact.high), rel=1e-9)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("seed", range(4))
 def test_epsilon_lower_is_below_the_truth(seed: int) -> None:
     """At a shift of 1 and delta = 0.01 the best threshold gives exactly the Gaussian epsilon; 400,000 canaries come
@@ -87,6 +89,7 @@ def test_too_little_noise_contradicts_the_curve_before_the_epsilon() -> None:
     assert 0.75 < (found.noise_at_most or 0) < 1.0
 
 
+@pytest.mark.training
 def test_choice_costs_no_confidence() -> None:
     """Forty scores of pure noise, 40 times, at alpha = 0.1: a claim that nothing at all can be told is refuted in fewer
     than 15 (a probability below 1e-5 if each errs with 0.1). Chosen and judged on the same canaries, it is in two of

@@ -17,6 +17,8 @@ from gdpfed.training.rounds import Updates, initial_state
 from gdpfed.training.sampling import sample_clients
 from tests.audit.plans import small_plan
 
+pytestmark = pytest.mark.training
+
 
 @pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
 @pytest.mark.parametrize("integers", [False, True])

@@ -18,6 +18,8 @@ from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.task import Task, load_task
 from tests.runs.conftest import TINY
 
+pytestmark = pytest.mark.training
+
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Task:

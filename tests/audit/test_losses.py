@@ -11,6 +11,8 @@ from gdpfed.audit.losses import LOSS_RATE, watch_losses
 from gdpfed.audit.privacy_curves import ReleaseFamily
 from tests.audit.plans import small_plan
 
+pytestmark = pytest.mark.training
+
 LOSING = next(control.losing for control in CONTROLS if control.losing is not None)
 
 

@@ -9,6 +9,8 @@ from gdpfed.audit.privacy_curves import PrivacyCurve
 from gdpfed.errors import InputError
 from tests.audit.test_bounds import Shifted
 
+pytestmark = pytest.mark.training
+
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("guesses", [20, 150])

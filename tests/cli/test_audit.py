@@ -10,6 +10,8 @@ from gdpfed.audit import auditor as auditing
 from tests.cli.test_cli import call
 from tests.runs.conftest import TINY
 
+pytestmark = pytest.mark.training
+
 QUICK = ("60@1,90@6", "--method", "gdpfed", "--rounds", "6", "--participation", "0.2", "--canaries", "400")
 
 

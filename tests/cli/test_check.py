@@ -52,6 +52,7 @@ def test_names_do_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call(capsys, "check", str(tmp_path), "--json")[0] == 2
 
 
+@pytest.mark.processes
 def test_torch_is_not_needed(tmp_path: Path) -> None:
     save_plan(plan_for(TWO), tmp_path / "plan.toml")
     code = (

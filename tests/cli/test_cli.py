@@ -41,6 +41,7 @@ def test_version_help_and_no_arguments(capsys: pytest.CaptureFixture[str]) -> No
         assert "reproduce" in out
 
 
+@pytest.mark.training
 def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that says what is the default says it: `--objective` keeps it."""
     path = tmp_path / "task.toml"
@@ -56,6 +57,7 @@ def test_plan_keeps_what_a_file_states(tmp_path: Path, capsys: pytest.CaptureFix
     assert content["averaging"] > 0
 
 
+@pytest.mark.training
 def test_plan_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("plan", "300@0.5,300@3", "--rounds", "10", "--participation", "0.05", "--objective")
     code, out, _ = call(capsys, *asked, "--model-size", "5000")
@@ -152,6 +154,7 @@ def test_an_infinite_epsilon_is_called_so(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(call(capsys, *arguments, "--json")[1])["epsilon_release"] is None
 
 
+@pytest.mark.training
 def test_linked_clients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "clients.json").write_text(json.dumps({f"c{index}": 2.0 for index in range(30)}))
     (tmp_path / "linked.csv").write_text("c1, c2\nc3,c4,c5\n")
@@ -164,6 +167,7 @@ def test_linked_clients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert content["person_guarantee"]["epsilon"] > content["system_guarantee"]["epsilon"]
 
 
+@pytest.mark.training
 def test_compare(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "deep" / "plans.png"
     methods = "fedavg,dp-fedavg,gdpfed,pooled"
@@ -217,6 +221,7 @@ def test_account_gives_the_missing_one(capsys: pytest.CaptureFixture[str]) -> No
     assert "against whoever sees only the released models" in out
 
 
+@pytest.mark.training
 def test_reproduce(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "ratios.svg"
     code, out, _ = call(capsys, "reproduce", "sampling", "--picture", str(picture))
@@ -332,6 +337,7 @@ def test_bad_input_is_one_line_and_exit_code_two(
     assert named in err
 
 
+@pytest.mark.processes
 def test_an_edited_plan_is_refused_by_a_real_process(tmp_path: Path) -> None:
     assert run("plan", *SMALL, "--out", "plan.toml", cwd=tmp_path).returncode == 0
     assert run("verify", "plan.toml", cwd=tmp_path).returncode == 0
@@ -344,6 +350,7 @@ def test_an_edited_plan_is_refused_by_a_real_process(tmp_path: Path) -> None:
     assert not refused.stdout
 
 
+@pytest.mark.processes
 def test_a_closed_pipe_is_no_error() -> None:
     sources = " ".join(f"{count}@1,50@2" for count in range(50, 90))
     gdpfed = f"{sys.executable} -c 'from gdpfed.cli import main; main()'"

@@ -16,6 +16,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "tiny.toml"
 
 
+@pytest.mark.training
 def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "ledger", "init", "book", "600@1.2,600@4.8", "--population", "people")
     assert code == 0, err

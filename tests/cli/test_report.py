@@ -21,6 +21,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "runs"
 
 
+@pytest.mark.training
 def test_the_ending_selects_the_format(runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "report", runs)
     assert code == 0, err
@@ -134,6 +135,7 @@ def test_finished_runs_need_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.training
 def test_small_and_quick(tmp_path: Path) -> None:
     """Six methods, three seeds, a record for each of 100 rounds: under 2 MB, and under 5 s of processor time."""
     folder = write_runs(tmp_path / "runs", methods=QUICK_SIX, num_rounds=100)

@@ -8,6 +8,8 @@ import pytest
 from tests.cli.test_cli import call
 from tests.runs.conftest import TINY
 
+pytestmark = pytest.mark.training
+
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -28,6 +28,8 @@ from gdpfed.secure.primitives import signing_public
 from tests.flower.federations import FIRST_NODE, Federation, number_in, stage_of
 from tests.flower.in_process_grid import InProcessGrid, Late, LocalNode
 
+pytestmark = pytest.mark.training
+
 
 @settings(max_examples=50, deadline=None)
 @given(

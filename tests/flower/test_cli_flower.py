@@ -19,6 +19,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> s
     return captured.out if code == 0 else captured.err
 
 
+@pytest.mark.training
 def test_from_nothing_to_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = tmp_path / "server"
     printed = call(capsys, "init", server, "--host", "fed.example.org", "--dropout", 0.2)

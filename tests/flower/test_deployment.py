@@ -29,6 +29,8 @@ from gdpfed.training.rounds import IntArray, TrainingState, initial_state, run_r
 from gdpfed.training.sampling import poisson
 from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
 
+pytestmark = pytest.mark.training
+
 VECTOR = np.concatenate([part.ravel() for part in MODEL])
 
 

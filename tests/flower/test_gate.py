@@ -18,6 +18,8 @@ from gdpfed.flower.operate.gate import is_for_nodes, serve_gate
 from gdpfed.flower.operate.processes import free_ports
 from tests.flower.real import ask
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("flwr")
 
 BAD = [

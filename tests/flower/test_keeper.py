@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from gdpfed.flower.operate import keeper
+
+pytestmark = pytest.mark.processes
 
 # A process that starts another one in a session of its own, which ignores SIGTERM, and says both ids.
 STUBBORN = """

@@ -210,6 +210,7 @@ def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
     return made
 
 
+@pytest.mark.training
 def test_a_broken_training_looks_like_any_other(tmp_path: Path) -> None:
     """An error, NaNs and a wrong shape give the same model as an update of zero, and the node answers."""
     models = []

@@ -7,6 +7,8 @@ import pytest
 from tests.flower.real import settle
 from tests.flower.storm import FAULTS, Outcome, Storm
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("flwr")
 
 

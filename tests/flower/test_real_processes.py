@@ -12,6 +12,8 @@ from gdpfed.flower.operate.certificates import make_node_key
 from gdpfed.flower.operate.processes import LocalFlower
 from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("flwr")
 
 

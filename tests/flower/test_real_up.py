@@ -17,6 +17,8 @@ from gdpfed.runs.folder import open_run
 from gdpfed.runs.stamp import DEPLOYED
 from tests.flower.real import listening_addresses, marked_processes, settle
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("flwr")
 
 UP = [sys.executable, "-c", "from gdpfed.cli import main; main()", "flower", "up"]

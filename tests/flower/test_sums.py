@@ -67,6 +67,7 @@ def _asked(reply: Message) -> Message:
     return asked
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("kind", "stage"), [(kind, STAGES[place % 5]) for place, kind in enumerate(KINDS)] + [("flipped", "input")]
 )
@@ -86,6 +87,7 @@ def test_a_bad_answer_is_its_senders_loss(kind: str, stage: str, tmp_path: Path)
         assert any(word in federation.server_log for word in ("not used", "no answer", "did not answer"))
 
 
+@pytest.mark.training
 def test_an_answer_that_comes_twice_counts_once(tmp_path: Path) -> None:
     expected = federation_of(tmp_path / "one").serve()
     doubled = federation_of(tmp_path / "two")
@@ -93,6 +95,7 @@ def test_an_answer_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert torch.equal(state.parameters, expected.parameters)
 
 
+@pytest.mark.training
 def test_a_group_that_loses_too_many_aborts_alone(tmp_path: Path) -> None:
     federation = federation_of(tmp_path, settings={"max_attempts": 2})
     expected = federation_of(tmp_path / "whole")
@@ -127,6 +130,7 @@ def test_charged_before_unmasking(tmp_path: Path) -> None:
     assert len(seen) >= 8
 
 
+@pytest.mark.training
 def test_what_is_lost_is_released_as_noise(tmp_path: Path) -> None:
     """Signatures went out and nobody reveals: no second attempt, and what an empty cohort releases."""
     federation, empty = federation_of(tmp_path / "lost"), federation_of(tmp_path / "empty")

@@ -12,6 +12,7 @@ from gdpfed.privacy.budgets import parse_compact
 from tests.ledger.books import DELTA, TWO, book, oracle, plan_for, play, start
 
 
+@pytest.mark.training
 def test_the_fourth_run_is_refused(shelf: Path) -> None:
     """Three runs by different methods fit twice the budgets of one, the fourth does not."""
     plans = [plan_for(TWO, method=method) for method in ("gdpfed", "dp-fedavg", "pooled", "gdpfed")]

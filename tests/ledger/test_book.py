@@ -18,6 +18,7 @@ from tests.ledger.books import DELTA, book, play, start
 from tests.ledger.test_store import ENVIRONMENT, ROOT, pristine
 
 
+@pytest.mark.processes
 def test_spend_survives_kills(shelf: Path) -> None:
     folder = pristine(shelf / "disturbed", rounds=30)
     done = subprocess.run(

@@ -118,6 +118,7 @@ class Life:
             self.refused += 1
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("seed", range(6))
 def test_nobody_is_ever_overspent(shelf: Path, seed: int) -> None:
     life = Life(shelf / "book", random.Random(seed))  # noqa: S311 - a test

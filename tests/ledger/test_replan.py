@@ -12,6 +12,7 @@ from gdpfed.privacy.accountant import SampledGaussian
 from tests.ledger.books import DELTA, TWO, book, play, start
 
 
+@pytest.mark.training
 def test_the_rest_fits(shelf: Path) -> None:
     """Half a run, then client 0 has nothing left, client 1 little; the others' rest is planned anew."""
     settings = PlanSettings(num_rounds=6, participation=0.2, method="gdpfed", delta=DELTA)

@@ -39,6 +39,7 @@ def pristine(folder: Path, *, rounds: int = 200) -> Path:
     return folder
 
 
+@pytest.mark.processes
 def test_killed_at_any_point(shelf: Path) -> None:
     """17 points, 20 kills each."""
     done = subprocess.run(

@@ -14,6 +14,7 @@ PRIVATE = [name for name in METHODS if name != "fedavg"]
 Small = tuple[Budgets, PlanSettings]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("method", PRIVATE)
 def test_every_method_keeps_every_budget(method: str, accountant: str, small: Small) -> None:
@@ -79,6 +80,7 @@ def test_idp_methods(small: Small) -> None:
     assert [group.weight for group in scaled.groups] == [1 / 40] * 3
 
 
+@pytest.mark.training
 def test_pooled_is_best_by_signal_to_noise(fmnist: Budgets) -> None:
     """Calculated beforehand: 152 pooled, at the paper's FMNIST configuration."""
     settings = PlanSettings(num_rounds=50, participation=0.02)
@@ -170,6 +172,7 @@ def test_contradictions_are_refused(small: Small, changes: dict[str, object], na
         make_plan(small[0], dataclasses.replace(small[1], **changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.training
 def test_many_budgets_are_grouped_by_choice() -> None:
     epsilons = np.linspace(0.5, 8, 300)
     budgets = Budgets(epsilons=epsilons, deltas=np.full(300, math.nan))

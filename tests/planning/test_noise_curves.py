@@ -6,6 +6,7 @@ from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import noise_multiplier_for
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("accountant", "tolerance"), [("pld", 0.002), ("rdp", 0.03)])
 def test_curves_are_close(accountant: Accountant, tolerance: float) -> None:
     """To 0.2 % by PLD. RDP has kinks where its best order changes, and its rough search has fewer orders."""

@@ -15,6 +15,7 @@ from gdpfed.privacy.budgets import Budgets, parse_compact
 Small = tuple[Budgets, PlanSettings]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("seed", range(8))
 def test_assignment_never_overspends(small: Small, seed: int) -> None:
     """Clients with random budgets, in any order, are in no group that costs more; a stricter client is refused."""

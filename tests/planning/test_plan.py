@@ -96,6 +96,7 @@ def test_epsilons_are_the_mechanisms(small: Small) -> None:
     assert plan.system_guarantee.epsilon == max(group.epsilon_release for group in plan.groups)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("method", ["gdpfed", "pooled"])
 def test_person_level_guarantee(method: str) -> None:
     settings = PlanSettings(method=method, num_rounds=5, participation=0.2, clients_per_person=2)
@@ -150,6 +151,7 @@ def test_too_many_allocations_are_refused() -> None:
         make_plan(parse_compact("90@1"), dataclasses.replace(settings, clients_per_person=1_000_000))
 
 
+@pytest.mark.training
 def test_a_person_within_a_pooled_sum_is_not_a_composition() -> None:
     """At rate 1, by hand: two clients of a pooled sum shift it by the sum of their 1 / noise multipliers."""
     settings = PlanSettings(method="pooled", num_rounds=3, participation=1.0, clients_per_person=2, delta=1e-4)
@@ -193,6 +195,7 @@ def test_odd_claims_are_refused(small: Small, field: str, value: float) -> None:
         changed(make_plan(*small), 0, **{field: value}).verify()
 
 
+@pytest.mark.training
 def test_noise_figures() -> None:
     """By hand: one group's comparable noise is C^2 sigma^2, and pooling leaves 1 / signal-to-noise^2 of it."""
     budgets = parse_compact("100@1,100@4")

@@ -14,6 +14,7 @@ from gdpfed.privacy.budgets import Budgets, parse_compact
 Small = tuple[Budgets, PlanSettings]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("method", METHODS)
 def test_round_trip_is_exact(small: Small, method: str, tmp_path: Path) -> None:
     settings = dataclasses.replace(small[1], method=method, max_participations=4)
@@ -25,6 +26,7 @@ def test_round_trip_is_exact(small: Small, method: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
+@pytest.mark.training
 def test_round_trip_of_an_overlap(small: Small) -> None:
     plan = make_plan(small[0], dataclasses.replace(small[1], method="gdpfed", clients_per_person=2))
     assert plan_from_toml(plan_to_toml(plan)) == plan
@@ -35,6 +37,7 @@ def edited(text: str, key: str, factor: float) -> str:
     return re.sub(rf"^{key} = (.*)$", lambda match: f"{key} = {float(match[1]) * factor!r}", text, count=1, flags=re.M)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("key", "factor"), [("noise_multiplier", 0.9), ("sampling_rate", 1.1), ("delta", 0.01)])
 def test_overspending_file_is_refused(small: Small, key: str, factor: float) -> None:
     text = plan_to_toml(make_plan(*small))

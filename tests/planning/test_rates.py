@@ -124,6 +124,7 @@ def test_theorem_one_is_too_small() -> None:
     assert epsilon_of(claimed, delta=delta, accountant="rdp") > 5
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("text", ["200@0.5,200@1.5,200@3", "300@1,100@8", "100@0.3,100@0.4,300@2,50@10"])
 def test_snr_is_at_least_uniform_and_paper(text: str) -> None:
     groups, participation, floor = groups_of(text), 0.05, 0.1
@@ -181,6 +182,7 @@ SAMPLE = {
 }
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample_rates_are_the_known_ones(name: str) -> None:
     task = load_task(name)
@@ -193,6 +195,7 @@ def test_sample_rates_are_the_known_ones(name: str) -> None:
     assert tuple(100 * rate for rate in rates) == pytest.approx(expected_rates, rel=5e-3)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_sample_rates_fill_the_cohort_and_keep_the_budgets(accountant: str) -> None:
     groups = groups_of("200@0.5,200@1.5,200@3")

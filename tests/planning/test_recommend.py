@@ -20,6 +20,7 @@ def found() -> Recommendation:
     return recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=10_000)
 
 
+@pytest.mark.training
 def test_recommended_is_fair_and_best(found: Recommendation) -> None:
     best = found.best.signal_to_noise
     assert found.best.label.startswith("pooled")
@@ -29,6 +30,7 @@ def test_recommended_is_fair_and_best(found: Recommendation) -> None:
             assert other.smallest_rate <= found.best.smallest_rate + 1e-6
 
 
+@pytest.mark.training
 def test_top_k_is_counted_in_its_favour(found: Recommendation) -> None:
     """Two groups keep 0.7 and 0.9; what Top-k leaves of the noise is that of docs/limits.md, and no signal is lost."""
     for each in (found.best, *found.others):
@@ -42,6 +44,7 @@ def test_top_k_is_counted_in_its_favour(found: Recommendation) -> None:
             assert ratio == pytest.approx(1)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("changes", "stated", "expected"),
     [
@@ -73,6 +76,7 @@ def test_server_settings(of_a_round: float, num_rounds: int, expected: tuple[flo
     assert server_settings(of_a_round, num_rounds=num_rounds) == expected
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("preset", ["svhn", "cifar10", "shakespeare"])
 def test_every_preset_has_a_recommendation(preset: str) -> None:
     """Rates at a floor of 1 may differ by rounding, as those of Shakespeare's 3 x 238 clients do."""
@@ -104,6 +108,7 @@ def test_predictions_follow_from_the_plan(found: Recommendation) -> None:
         recommend(parse_compact("300@0.5,300@3"), SETTINGS, num_params=0)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("clip_norm", "is_warned"), [(0.7, False), (1.5, True)])
 def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bool) -> None:
     settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)

@@ -136,6 +136,7 @@ EXTREMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_epsilon_is_a_number(extreme: tuple[float, float, int]) -> None:
     """Never NaN, never negative, and never more at a larger delta; by both accountants, and by the quick bound."""
@@ -184,6 +185,7 @@ def test_half_the_probability_is_where_clear_text_begins() -> None:
     assert sum(max(one - other, 0) for one, other in zip(present, absent, strict=True)) == 0.5 * takes_part
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("extreme", [(0.05, 1e-7, 1), (0.3, 1e-5, 20), (40.0, 0.9, 1000), (1e5, 1e-3, 10**5)])
 def test_extremes_stay_in_order(extreme: tuple[float, float, int]) -> None:
     """More noise, a smaller rate or fewer rounds never cost more, up to the width of the grid."""

@@ -94,6 +94,7 @@ def test_there_are_48_golden_values() -> None:
     assert len(golden_cases()) == 48
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("dataset", "accountant", "epsilon", "rate", "rounds", "delta", "expected"), golden_cases())
 def test_golden_noise_and_other_implementations(
     dataset: str, accountant: Accountant, epsilon: float, rate: float, rounds: int, delta: float, expected: float
@@ -137,18 +138,21 @@ def check_calibrated(case: dict[str, float], accountant: Accountant) -> None:
     assert epsilon_of(less, delta=case["delta"], accountant=accountant) > case["epsilon"]
 
 
+@pytest.mark.training
 @settings(max_examples=200, deadline=None)
 @given(mechanisms())
 def test_never_exceeds_the_budget(case: dict[str, float]) -> None:
     check_calibrated(case, "pld")
 
 
+@pytest.mark.training
 @settings(max_examples=30, deadline=None)
 @given(mechanisms())
 def test_never_exceeds_the_budget_with_rdp(case: dict[str, float]) -> None:
     check_calibrated(case, "rdp")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 @pytest.mark.parametrize(("epsilon", "rate", "rounds"), [(0.5, 0.02, 50), (3.0, 0.1, 20), (8.0, 0.5, 10)])
 def test_leaves_no_room(accountant: Accountant, epsilon: float, rate: float, rounds: int) -> None:
@@ -210,6 +214,7 @@ def test_bad_input_is_refused(changes: dict[str, float], named: str) -> None:
         noise_multiplier_for(**case)  # type: ignore[arg-type]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.999])
 @pytest.mark.parametrize("delta", [1e-300, 1e-13, 1e-6, 0.3])
 def test_extreme_budgets_are_met_or_refused(rate: float, delta: float) -> None:

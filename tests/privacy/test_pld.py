@@ -86,6 +86,7 @@ def test_the_search_direction_is_the_larger_one() -> None:
     assert removal.get_epsilon_for_delta(1e-5) == both.get_epsilon_for_delta(1e-5)
 
 
+@pytest.mark.training
 def test_a_long_grid_is_widened() -> None:
     """Little noise has losses of thousands: memory stays bounded, and the answer is an upper bound."""
     tiny = pld.composed_remove(noise_multiplier=0.02, sampling_rate=0.5, num_rounds=1, grid_interval=2.0**-17)

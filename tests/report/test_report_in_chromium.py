@@ -17,6 +17,8 @@ from gdpfed.report.load import load_report
 from gdpfed.report.page import report_html
 from tests.report.synthetic import QUICK_SIX, write_runs
 
+pytestmark = pytest.mark.browser
+
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
 SCHEMES = ("light", "dark")
 

@@ -11,6 +11,8 @@ from gdpfed.tasks.task import Task
 from gdpfed_reproduce import batch
 from gdpfed_reproduce.batch import Batch, Job, cores_of, finished_seconds, plan_jobs, run_key, train_jobs
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """\
 import sys

@@ -108,6 +108,7 @@ def test_what_was_chosen_was_best(name: str) -> None:
     assert gentlest.column == table.chosen
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("name", "dataset", "row"),
     [("features", "fmnist", "ours"), ("cnn", "fmnist", "ours"), ("features-half", "fmnist", PAPER)],
@@ -178,6 +179,7 @@ def plan_and_size(name: str, dataset: str, row: str) -> tuple[Plan, int]:
     return make_plan(cell.task.budgets, cell.task.settings), min(sizes)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("name", ["features", "cnn", *OTHERS])
 def test_the_step_is_what_did_best(name: str) -> None:
     plan, size = plan_and_size(name, "fmnist" if name in ("features", "cnn") else name, "ours")

@@ -11,6 +11,8 @@ from gdpfed.errors import InputError
 from gdpfed_reproduce.pool import run_orders
 from tests.reproduce import orders
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 
 

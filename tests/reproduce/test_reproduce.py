@@ -17,6 +17,8 @@ from gdpfed_reproduce.experiments import EXPERIMENTS, SMOKE, cells_of
 from gdpfed_reproduce.records import load_records
 from tests.cli.test_cli import call
 
+pytestmark = pytest.mark.processes
+
 SOURCE = Path(__file__).parents[2] / "src"
 COMMAND = [sys.executable, "-c", "from gdpfed.cli import main; main()", "reproduce"]
 MAIN = ["main", "--datasets", "fmnist", "--scale", "smoke", "--out", "out"]

@@ -14,6 +14,8 @@ from gdpfed_reproduce import beyond
 from gdpfed_reproduce.beyond import Table
 from gdpfed_reproduce.recipes import CNN
 
+pytestmark = pytest.mark.training
+
 
 def tiny(method: str) -> beyond.Change:
     def change(task: Task) -> Task:

@@ -61,6 +61,7 @@ def records(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.training
 def test_page_is_made_of_records_and_notes(page: ModuleType, records: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -89,6 +90,7 @@ def test_differences_are_bold(page: ModuleType, tmp_path: Path) -> None:
     assert "| dp-fedavg | 1x | 71.88 ± 0.15 | 67.88 ± 1.00 | 3 | -4.00 | **differs** |" in text
 
 
+@pytest.mark.training
 def test_pictures(page: ModuleType, records: Path, tmp_path: Path) -> None:
     drawn = page.draw_pictures(records, tmp_path / "img")
     assert [path.stem for path in drawn] == list(EXPERIMENTS)

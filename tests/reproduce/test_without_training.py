@@ -31,6 +31,7 @@ def test_sampling_table() -> None:
         assert max(abs(difference) for difference in row.difference) < 2.5
 
 
+@pytest.mark.training
 def test_noise_table_is_the_papers() -> None:
     """With RDP every printed figure of both data sets is met to its rounding (0.01) or 1 %."""
     rows = noise_table(["fmnist", "cifar10"])

@@ -12,6 +12,8 @@ from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import simulate
 from gdpfed.training.rounds import RoundRecord
 
+pytestmark = pytest.mark.training
+
 
 def clients(count: int, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
     made = []

@@ -127,6 +127,7 @@ def test_doubled_clients_are_found(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "cannot follow" in found.problems[0]
 
 
+@pytest.mark.training
 def test_plans_are_verified_again(tree: Path) -> None:
     for name in ("server/plan.toml", "deep/er/any name.toml", "server/run/plan.toml"):
         text = (tree / name).read_text()
@@ -141,6 +142,7 @@ def test_plans_are_verified_again(tree: Path) -> None:
     assert "[[groups]]" in problem(by_name(tree), "plan.toml")
 
 
+@pytest.mark.training
 def test_damage_is_reported(tree: Path) -> None:
     """Every file cut, emptied, filled with noise, or changed at one place: findings, never an error."""
     generator = random.Random(3)  # noqa: S311 - damage, not secrets

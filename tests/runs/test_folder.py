@@ -13,6 +13,8 @@ from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task
 from tests.runs.conftest import start
 
+pytestmark = pytest.mark.training
+
 # Forks a child that trains, kills it after a random time, and again, until it ends by itself; then the same with a new
 # copy of the run, until the kills are enough. PyTorch has computed nothing in the parent.
 KILLER = """

@@ -27,6 +27,8 @@ from gdpfed.training.releases.charged import ChargedRelease
 from gdpfed.training.rounds import IntArray, Released, TrainingState
 from tests.ledger.books import DELTA, TWO, book, plan_for, start
 
+pytestmark = pytest.mark.training
+
 # Trains in children that are killed where the ledger writes: each point and occasion once, then to the end.
 KILLER = """
 import os, signal, sys

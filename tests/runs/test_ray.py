@@ -42,6 +42,7 @@ if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs gdpfed[ray]")
 # Ray's sockets and pipes end with the process.
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.runs.golden import CASES, KEPT, arithmetic, made
 
+pytestmark = pytest.mark.training
+
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_same_bytes(case: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from gdpfed.tasks.task import Task, load_task, task_to_toml
 from gdpfed.training.clients.cohort import CohortTrainer
 from tests.runs.conftest import start
 
+pytestmark = pytest.mark.training
+
 
 def content(path: Path) -> tuple[bytes, bytes, bytes]:
     return tuple(

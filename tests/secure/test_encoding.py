@@ -131,6 +131,7 @@ def test_decoding_is_centred() -> None:
     assert decode(values, unit=0.5).tolist() == [0, 0.5, (2**31 - 1) / 2, -(2**30), -0.5]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("method", ["gdpfed+", "pooled", "dp-fedavg", "idp-scale", "idp-fedavg"])
 def test_noise_on_the_grid_is_the_plans(method: str) -> None:
     """In every group: noise std over the integer bound is at least the noise multiplier, exactly."""
@@ -156,6 +157,7 @@ def all_alike(planned: PlannedSum, cohort: int) -> int:
     return cohort * max(encoding.norm_bound for encoding in planned.encodings)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("budgets", "participation"), [("60@1,90@2,50@6", 0.2), ("20000@1,20000@3", 0.5), ("120000@2", 0.5)]
 )

@@ -84,6 +84,7 @@ def test_fewest_in_two_runs_is_exact() -> None:
             assert fewest_in_two_runs(present, degree=degree) == two_runs(present, degree)
 
 
+@pytest.mark.training
 def test_failure_bounds_hold() -> None:
     """Small circles with many losses, 4,000 of them: the bounds are above what happens, and not absurdly."""
     cohort, degree, threshold, dropouts, colluders = 40, 12, 7, 8, 9

@@ -54,6 +54,7 @@ def pattern(num: int) -> NDArray[np.float64]:
     return np.sign(np.sin(np.arange(num)))
 
 
+@pytest.mark.training
 def test_masks_are_uniform(masked: Vectors) -> None:
     """Byte chi-square on 10^8 bytes of masked vectors: a byte whose frequency is 0.5 % off is seen."""
     by_place = sum(

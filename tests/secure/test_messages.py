@@ -179,6 +179,7 @@ def stage_calls(stages: Stages) -> list[tuple[Callable[[bytes], Any], bytes]]:
     ]
 
 
+@pytest.mark.training
 def test_mutated_messages_leave_no_partial_state() -> None:
     """500 for each entrance of client and server, at three stages: only errors of ours, after which all is as it was.
 

@@ -51,6 +51,7 @@ def shares(cohort: int, variance: int, num: int) -> Iterator[NDArray[np.float64]
         yield discrete_gaussian(num, variance=variance, stream=source.stream("noise")).astype(np.float64)
 
 
+@pytest.mark.training
 def test_noise_in_the_sum_is_measured() -> None:
     """10^6 coordinates, cohort of 20 of which 4 may be lost and 2 may tell: for every number of dropouts never below
     the plan, also less the colluders' shares. With nothing to tolerate within 0.7 % of the plan."""
@@ -107,6 +108,7 @@ def exact(variance: float, reach: int) -> NDArray[np.float64]:
     return found
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("variance", [0.5, 0.7, 1.0, 1.5])
 @pytest.mark.parametrize("num_shares", [2, 3, 5])
 def test_extra_loss_is_a_bound(variance: float, num_shares: int) -> None:

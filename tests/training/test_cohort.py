@@ -19,6 +19,8 @@ from gdpfed.training.clients.engines import Engine, chosen_device
 from gdpfed.training.clients.layers import LayeredModel
 from tests.training.worlds import World, members, world
 
+pytestmark = pytest.mark.training
+
 ROUND = 2
 
 

@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest) -> Round:
     return ROUNDS[request.param]
 
 
-@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+@pytest.mark.parametrize("kind", ["cnn", pytest.param("lstm", marks=pytest.mark.training)])
 @pytest.mark.parametrize("method", METHODS)
 def test_fast_equals_reference(method: str, kind: str) -> None:
     """To 1e-5: of the parameters with the noise as planned, and of the step itself with the noise all but gone, where
@@ -151,6 +151,7 @@ def test_every_switch_does_something(run: Round, switch: str) -> None:
     assert float((one - two).abs().max()) > 1e-4
 
 
+@pytest.mark.training
 def test_keeping_everything_is_opc(run: Round) -> None:
     where = world("cnn")
     full = plan_of("gdpfed+", keep=(1.0, 1.0, 1.0))
@@ -288,6 +289,7 @@ def variant(method: str, averaging: float) -> Plan:
     return dataclasses.replace(plan_of(method, clip_norm=0.7), averaging=averaging)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("method", "averaging"), VARIANTS)
 def test_released_sums_match_the_plan(method: str, averaging: float) -> None:
     """Mean, variance, shape and independence of the noise; every check has a false-alarm rate of 1e-6 and the variance

@@ -31,6 +31,8 @@ from tests.runs.conftest import TINY, start
 from tests.training import checkers
 from tests.training.worlds import assignment_of, changed, plan_of, world
 
+pytestmark = pytest.mark.training
+
 SEED = 11
 PRIVATE = [method for method in METHODS if method != "fedavg"]
 

@@ -111,6 +111,7 @@ def test_the_right_mechanism_passes(plan: Plan) -> None:
     checkers.check_non_finite(Mechanism(), plan)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("mistake", NOISE_MISTAKES)
 def test_wrong_noise_is_rejected(plan: Plan, mistake: str) -> None:
     seen = {

@@ -16,6 +16,8 @@ from torch import Tensor
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.training.clients.workers import Workers, _Processes, _Threads, start_workers
 
+pytestmark = pytest.mark.processes
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 
