@@ -175,7 +175,7 @@ _Shares = Annotated[
 ]
 _Vector = Annotated[
     NDArray[np.uint32],
-    _Kind(lambda values: _number(len(values)) + values.astype("<u4", copy=False).tobytes(), _Reader.vector),
+    _Kind(lambda values: b"".join((_number(len(values)), values.astype("<u4", copy=False).data)), _Reader.vector),
 ]
 
 
