@@ -179,7 +179,7 @@ _Vector = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Message:
     """What all messages have in common."""
 
