@@ -69,14 +69,11 @@ class Course:
     unmasked: bool = False
 
 
-def course_of(
-    cohort: Sequence[int], *, tolerance: Tolerance, seed: int, round_number: int, attempts: int = MAX_ATTEMPTS
-) -> Course:
+def course_of(cohort: Sequence[int], *, tolerance: Tolerance, seed: int, round_number: int) -> Course:
     """Goes through the stages of `secure.in_process.InProcessSum`, attempt by attempt, counting."""
-    for attempt in range(attempts):
-        vanish = vanishing(
-            cohort, dropout=tolerance.dropout_rate, seed=seed, round_number=round_number, attempt=attempt
-        )
+    for attempt in range(MAX_ATTEMPTS):
+        dropout = tolerance.dropout_rate
+        vanish = vanishing(cohort, dropout=dropout, seed=seed, round_number=round_number, attempt=attempt)
         kept = {stage: [client for client in cohort if vanish.get(client, math.inf) > stage] for stage in Stage}
         roster = len(kept[Stage.KEYS])
         if not roster:
@@ -87,7 +84,7 @@ def course_of(
         # Everybody's shares are with everybody.
         unmasked = len(kept[Stage.REVEAL]) >= shape.threshold
         return Course(attempt=attempt, roster=roster, arrived=tuple(kept[Stage.INPUT]), unmasked=unmasked)
-    return Course(attempt=attempts, roster=len(cohort))
+    return Course(attempt=MAX_ATTEMPTS, roster=len(cohort))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ Guarantees (tests of the same name):
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,9 +128,10 @@ class ServerFamily:
     mechanism: SampledGaussian
     delta: float
     max_participations: int | None = None
-    _chances: tuple[FloatArray, FloatArray, float] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _chances(self) -> tuple[FloatArray, FloatArray, float]:
+        """Roots of the numbers of participations, their probabilities, and what is left out."""
         counts = np.arange(self.mechanism.num_rounds + 1)
         chances = stats.binom.pmf(counts, self.mechanism.num_rounds, self.mechanism.sampling_rate)
         if self.max_participations is not None and self.max_participations < len(chances) - 1:
@@ -138,7 +139,7 @@ class ServerFamily:
             chances = chances[: self.max_participations + 1]
         kept = np.flatnonzero(chances > _RARE)
         rest = max(0.0, 1.0 - float(chances[kept].sum()))
-        object.__setattr__(self, "_chances", (np.sqrt(kept), chances[kept], rest))
+        return np.sqrt(kept), chances[kept], rest
 
     def curve(self, fraction: float) -> PrivacyCurve:
         """As the protocol says, in closed form."""

@@ -175,11 +175,11 @@ _Shares = Annotated[
 ]
 _Vector = Annotated[
     NDArray[np.uint32],
-    _Kind(lambda values: _number(len(values)) + values.astype("<u4", copy=False).tobytes(), _Reader.vector),
+    _Kind(lambda values: b"".join((_number(len(values)), values.astype("<u4", copy=False).data)), _Reader.vector),
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Message:
     """What all messages have in common."""
 

@@ -92,7 +92,6 @@ class SecureServer:
             raise InputError("expected enrolled clients only")
         self._advertised: dict[int, messages.Advertisement] = {}
         self._roster: messages.Roster | None = None
-        self._roster_hash = b""
         self._shared: dict[int, messages.SealedShares] = {}
         self._sharers: tuple[int, ...] | None = None
         self._arrived: set[int] = set()
@@ -136,17 +135,20 @@ class SecureServer:
                 entries=tuple(entry for _, entry in sorted(self._advertised.items())),
             )
             self._roster = replace(unsigned, signature=sign(self._identity, unsigned.signed))
-            self._roster_hash = self._roster.digest
         return self._roster.encode()
 
-    def _expect(self, digest: bytes, client: int | None = None, *, among: Iterable[int] = ()) -> messages.Roster:
+    def _closed(self) -> messages.Roster:
         if self._roster is None:
             raise InputError("expected the roster to be closed first")
-        if digest != self._roster_hash:
-            raise InputError("expected a message about this roster, got one about another")
-        if client is not None and client not in among:
-            raise InputError(f"expected every client's message once and at its stage, got one of client {client}")
         return self._roster
+
+    def _expect(self, digest: bytes, client: int, *, among: Iterable[int]) -> messages.Roster:
+        roster = self._closed()
+        if digest != roster.digest:
+            raise InputError("expected a message about this roster, got one about another")
+        if client not in among:
+            raise InputError(f"expected every client's message once and at its stage, got one of client {client}")
+        return roster
 
     # 2 shares
 
@@ -161,7 +163,7 @@ class SecureServer:
 
     def deliveries(self) -> dict[int, bytes]:
         """For each client that shared, what its neighbours sealed for it."""
-        roster = self._expect(self._roster_hash)
+        roster = self._closed()
         self._expect_enough(len(self._shared), "shared their keys")
         if self._sharers is None:
             self._sharers = tuple(sorted(self._shared))
@@ -172,14 +174,13 @@ class SecureServer:
                     boxes[peer].append((sender, sealed))
         return {
             client: messages.Delivery(
-                roster=self._roster_hash, client=client, sharers=self._sharers, sealed=tuple(boxes[client])
+                roster=roster.digest, client=client, sharers=self._sharers, sealed=tuple(box)
             ).encode()
-            for client in roster.clients
-            if client in boxes
+            for client, box in boxes.items()
         }
 
     def _expect_enough(self, count: int, did: str) -> None:
-        shape = self._expect(self._roster_hash).topology
+        shape = self._closed().topology
         needed = shape.smallest_survivors
         if count < needed:
             raise AbortedError(
@@ -209,7 +210,7 @@ class SecureServer:
                 raise InputError("expected deliveries first")
             self._expect_enough(len(self._arrived), "sent their input")
             self._survivors = messages.Survivors(
-                roster=self._roster_hash,
+                roster=self._closed().digest,
                 survivors=tuple(sorted(self._arrived)),
                 lost=tuple(client for client in self._sharers if client not in self._arrived),
             )
@@ -233,16 +234,15 @@ class SecureServer:
 
     def agreements(self) -> bytes:
         """A quorum of signatures, once there is one: more would be checked by everybody for nothing."""
-        quorum = self._expect(self._roster_hash).topology.quorum
+        roster = self._closed()
+        quorum = roster.topology.quorum
         if len(self._signatures) < quorum:
             raise AbortedError(
                 f"expected {quorum} signatures of the survivors, got {len(self._signatures)}: "
                 f"nothing was unmasked; try again with fresh keys"
             )
         self._quorum_met = True
-        return messages.Agreements(
-            roster=self._roster_hash, signatures=tuple(sorted(self._signatures.items()))
-        ).encode()
+        return messages.Agreements(roster=roster.digest, signatures=tuple(sorted(self._signatures.items()))).encode()
 
     def receive_revealed(self, content: bytes) -> None:
         """A client's shares, one for each peer."""
@@ -259,19 +259,16 @@ class SecureServer:
         """The sum of the survivors' inputs mod 2^32, noise included."""
         if self._survivors is None or not self._quorum_met:
             raise InputError("expected agreements first")
-        roster = self._expect(self._roster_hash)
-        secrets = self._secrets(roster)
+        roster = self._closed()
+        digest, secrets = roster.digest, self._secrets(roster)
         total = self._sum.copy()
         for client in self._survivors.survivors:
-            key = masks.seed_key(secrets[client], session=self._roster_hash, client=client)
-            masks.add_mask(total, key, negative=True)
+            masks.add_mask(total, masks.seed_key(secrets[client], session=digest, client=client), negative=True)
         for client in self._survivors.lost:
             private = AgreementKey(secrets[client])
             for peer in roster.neighbours_of(client):
                 if peer.client in self._arrived:
-                    key = masks.pair_key(
-                        private, peer.mask_public, session=self._roster_hash, one=client, other=peer.client
-                    )
+                    key = masks.pair_key(private, peer.mask_public, session=digest, one=client, other=peer.client)
                     masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
         return total
 
@@ -279,7 +276,7 @@ class SecureServer:
         """The server's noise, to be added to `total` before anyone sees it: the variance must not tell the cohort."""
         return missing_noise(
             planned,
-            cohort=self._expect(self._roster_hash).topology.cohort,
+            cohort=self._closed().topology.cohort,
             arrived=len(self._arrived),
             tolerance=self._tolerance,
             randomness=randomness,
@@ -300,13 +297,12 @@ class SecureServer:
         secrets = {}
         for client, by_point in shares.items():
             secret = restore(by_point, threshold=threshold)
-            if secret is None or not self._is_right(roster.entry_of(client), secret):
+            if secret is None or not self._is_right(secret, client, roster):
                 raise AbortedError(f"the shares of client {client} do not fit together: somebody sent a wrong one")
             secrets[client] = secret
         return secrets
 
-    def _is_right(self, entry: messages.Advertisement, secret: bytes) -> bool:
-        if entry.client in self._arrived:
-            committed = self._shared[entry.client].commitment
-            return masks.commitment(secret, session=self._roster_hash, client=entry.client) == committed
-        return AgreementKey(secret).public == entry.mask_public
+    def _is_right(self, secret: bytes, client: int, roster: messages.Roster) -> bool:
+        if client in self._arrived:
+            return masks.commitment(secret, session=roster.digest, client=client) == self._shared[client].commitment
+        return AgreementKey(secret).public == roster.entry_of(client).mask_public
