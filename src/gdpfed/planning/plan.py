@@ -47,7 +47,7 @@ from gdpfed.privacy.accountant import (
 from gdpfed.privacy.adversaries import ServerView, server_view
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
-from gdpfed.privacy.rounding import delta_up, promise, rounded_up
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["RELEASES", "Group", "Guarantee", "Plan", "ReleaseKind", "guaranteed"]
 
@@ -111,7 +111,7 @@ class Group:
             if not 0 < self.clip_norm <= _LARGEST or self.noise_multiplier == 0:
                 raise PrivacyError(
                     f"expected clip_norm above 0 and at most {_LARGEST:g}, and noise, for epsilon="
-                    f"{promise(self.epsilon)}, got clip_norm={self.clip_norm}, "
+                    f"{allowance(self.epsilon)}, got clip_norm={self.clip_norm}, "
                     f"noise_multiplier={self.noise_multiplier} {where}"
                 )
         elif self.noise_multiplier != 0 or {self.clip_norm, self.epsilon_release, self.epsilon_server} != {math.inf}:
@@ -349,7 +349,7 @@ class Plan:
             if recomputed.epsilon_release > group.epsilon:
                 raise PrivacyError(
                     f"{group.name!r} would spend epsilon={rounded_up(recomputed.epsilon_release, 6)} at "
-                    f"delta={delta_up(group.delta)}, more than its budget of {promise(group.epsilon)}: at most "
+                    f"delta={delta_up(group.delta)}, more than its budget of {allowance(group.epsilon)}: at most "
                     f"{_rounds_within(self, group)} of {self.num_rounds} rounds are allowed with this noise and rate; "
                     f"make the plan again"
                 )
