@@ -176,7 +176,7 @@ def snr_rates(
 
     from scipy import optimize
 
-    corners = [np.where(np.arange(len(sizes)) == place, ceiling, floor) for place, ceiling in enumerate(ceilings)]
+    corners = [np.where(np.arange(len(sizes)) == index, ceiling, floor) for index, ceiling in enumerate(ceilings)]
     starts = [
         np.full(len(sizes), participation),
         np.array(paper_rates(groups, participation=participation)),

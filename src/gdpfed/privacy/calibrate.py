@@ -129,12 +129,7 @@ class _Search:
         from gdpfed.privacy import pld
 
         build = pld.composed_distribution if both else pld.composed_remove
-        composed = build(
-            noise_multiplier=mechanism.noise_multiplier,
-            sampling_rate=mechanism.sampling_rate,
-            num_rounds=mechanism.num_rounds,
-            grid_interval=interval,
-        )
+        composed = build(**vars(mechanism), grid_interval=interval)
         return math.log(max(float(composed.get_delta_for_epsilon(self.epsilon)), 1e-300)) - math.log(allowed)
 
     def _rough_pld(self) -> tuple[float, float] | None:
