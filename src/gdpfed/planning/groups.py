@@ -205,8 +205,8 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
     _check_min_size(min_size, len(budgets))
     if len(epsilons) > MAX_GROUPS:
         raise InputError(
-            f"a group for each of {len(epsilons)} distinct budgets is more than {MAX_GROUPS}: choose fewer, such as "
-            f"groups=8"
+            f"a group for each of {len(epsilons)} distinct budgets is more than {MAX_GROUPS} groups: choose fewer, "
+            f"such as groups=8"
         )
     starts = list(range(len(epsilons)))
     before = np.concatenate([[0], np.cumsum(counts)])

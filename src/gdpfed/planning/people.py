@@ -169,8 +169,8 @@ def _check_members(plan: "Plan", budgets: Budgets, assignment: IntArray) -> None
     for group, size in zip(plan.groups, sizes, strict=True):
         if size != group.num_clients:
             raise PrivacyError(
-                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the "
-                f"plan again"
+                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: "
+                f"make the plan again for these budgets"
             )
 
 

@@ -270,13 +270,7 @@ class Plan:
     def server_view(self, group: Group) -> ServerView:
         """What the server learns of a client of the group: by its mean, 99th percentile and largest number of
         participations."""
-        return server_view(
-            noise_multiplier=group.noise_multiplier,
-            sampling_rate=group.sampling_rate,
-            num_rounds=self.num_rounds,
-            delta=group.delta,
-            max_participations=self.max_participations,
-        )
+        return server_view(**vars(self.mechanism(group)), delta=group.delta, max_participations=self.max_participations)
 
     @property
     def step_size(self) -> float:

@@ -121,8 +121,8 @@ def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1."""
     if not 0 < delta < 1:
         raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, well below 1 / number of "
-            f"clients"
+            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, which should be well below "
+            f"1 / number of clients"
         )
     return float(delta)
 

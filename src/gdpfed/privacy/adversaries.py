@@ -149,8 +149,8 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
     spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
     if not math.isfinite(spent):
         raise PrivacyError(
-            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: raise delta, or declare fewer "
-            f"clients per person"
+            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "
+            f"raise delta, or declare fewer clients per person"
         )
     return spent
 
