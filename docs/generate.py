@@ -19,6 +19,7 @@ from results_page import draw_pictures, markdown_table, results_page
 
 from gdpfed.cli import every_command
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import allocations
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
@@ -138,7 +139,7 @@ def person_table() -> str:
     """Two clients of one person, in every pair of groups."""
     plan = _fmnist("gdpfed", clients_per_person=2)
     rows = []
-    for counts in plan.allocations():
+    for counts in allocations(plan):
         held = [group for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)]
         sums = [
             LinkedSum(

@@ -151,11 +151,12 @@ def sampling_sweep(datasets: Sequence[str] = _SWEEP_DATASETS, *, num_points: int
         strictest = np.linspace(0.1 * base.epsilons[0], fixed[0] * 1.5, num_points)
         # The paper's figure meets where the two strictest budgets are equal: that point is on the grid.
         strictest = np.sort(np.append(strictest, fixed[0]))
+        swept = [dataclasses.replace(base.groups[0], epsilon=float(epsilon)) for epsilon in strictest]
         rates = [
             paper_rates(
-                dataclasses.replace(base, epsilons=(float(epsilon), *fixed)), participation=task.settings.participation
+                dataclasses.replace(base, groups=(first, *base.groups[1:])), participation=task.settings.participation
             )
-            for epsilon in strictest
+            for first in swept
         ]
         lines.append(
             SweepLine(

@@ -113,8 +113,8 @@ def test_nobody_gets_less_than_asked(seed: int) -> None:
         assert np.bincount(found.assignment).tolist() == list(found.sizes)
         waste = budgets.epsilons - np.array(found.epsilons)[found.assignment]
         for place in range(len(found.sizes)):
-            assert found.mean_waste[place] == pytest.approx(waste[found.assignment == place].mean())
-            assert found.max_waste[place] == pytest.approx(waste[found.assignment == place].max())
+            assert found.groups[place].mean_waste == pytest.approx(waste[found.assignment == place].mean())
+            assert found.groups[place].max_waste == pytest.approx(waste[found.assignment == place].max())
 
 
 @pytest.mark.parametrize("min_size", [1, 10, 40, 100, 200])
@@ -168,7 +168,7 @@ def test_a_large_block_at_the_top() -> None:
 
 def test_given_groups_are_sorted_and_named() -> None:
     found = group_given(population(np.array([3.0, 1.0, 2.0, 5.0]), ("lab", "ward", "lab", "home")), 1e-5)
-    assert found.names == ("ward", "lab", "home")
+    assert [group.name for group in found.groups] == ["ward", "lab", "home"]
     assert found.epsilons == (1.0, 2.0, 5.0)
     assert found.assignment.tolist() == [1, 0, 1, 2]
 

@@ -104,7 +104,10 @@ def test_rates_never_exceed_one(participation: float) -> None:
 def test_equal_budgets_equal_rates() -> None:
     import dataclasses
 
-    groups = dataclasses.replace(groups_of("100@1,300@2,50@3"), epsilons=(2.0, 2.0, 2.0))
+    groups = groups_of("100@1,300@2,50@3")
+    groups = dataclasses.replace(
+        groups, groups=tuple(dataclasses.replace(members, epsilon=2.0) for members in groups.groups)
+    )
     for rates in (
         paper_rates(groups, participation=0.1),
         problem_one_rates(

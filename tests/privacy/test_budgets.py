@@ -127,5 +127,5 @@ def test_binary_and_absent_files_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_single_client_needs_a_delta() -> None:
-    with pytest.raises(InputError, match="--delta"):
+    with pytest.raises(InputError, match="expected a delta for a single client"):
         _ = parse_compact("1@1").default_delta

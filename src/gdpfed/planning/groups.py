@@ -21,15 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.planning.noise_curves import noise_by_epsilon
+from gdpfed.planning.plan import ReleaseKind
+from gdpfed.planning.settings import AUTO_GROUPS, PlanSettings
 from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.rounding import allowance
 
 __all__ = [
     "Grouping",
+    "Members",
     "choose_groups",
     "group_at_edges",
     "group_by_distinct",
     "group_everyone",
     "group_given",
+    "make_groups",
     "pooled_value",
     "separate_value",
 ]
@@ -44,42 +50,94 @@ IntArray = NDArray[np.int64]
 GroupValue = Callable[[FloatArray, FloatArray], FloatArray]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """A group before its mechanism is chosen: how many clients, and what every one of them allows."""
+
+    name: str
+    num_clients: int
+    epsilon: float
+    delta: float
+    mean_waste: float
+    max_waste: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grouping:
     """Clients in groups, strictest first; ``assignment`` is each client's group."""
 
     rule: str
-    names: tuple[str, ...]
+    groups: tuple[Members, ...]
     assignment: IntArray
-    sizes: tuple[int, ...]
-    epsilons: tuple[float, ...]
-    deltas: tuple[float, ...]
-    mean_waste: tuple[float, ...]
-    max_waste: tuple[float, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of clients in each group."""
+        return tuple(group.num_clients for group in self.groups)
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """What each group promises."""
+        return tuple(group.epsilon for group in self.groups)
+
+    @property
+    def deltas(self) -> tuple[float, ...]:
+        """At which failure probability."""
+        return tuple(group.delta for group in self.groups)
+
+
+def make_groups(budgets: Budgets, settings: PlanSettings, *, release: ReleaseKind) -> Grouping:
+    """The groups by the rule in the settings; "auto" takes each distinct budget, or chooses where they are many."""
+    rule, min_size = settings.groups, settings.min_group_size
+    delta = budgets.default_delta if settings.delta is None else settings.delta
+    if rule == "auto":
+        rule = "distinct" if len(np.unique(budgets.epsilons)) <= AUTO_GROUPS else AUTO_GROUPS
+    if rule == "given":
+        return group_given(budgets, delta, min_size=min_size)
+    if rule == "distinct":
+        return group_by_distinct(budgets, delta, min_size=min_size)
+    if isinstance(rule, tuple):
+        return group_at_edges(budgets, delta, rule, min_size=min_size)
+    return choose_groups(
+        budgets,
+        delta,
+        max_groups=rule,
+        noise_curve=noise_by_epsilon(
+            low=float(budgets.epsilons.min()),
+            high=float(budgets.epsilons.max()),
+            delta=float(budgets.deltas_or(delta).min()),
+            sampling_rate=settings.participation,
+            num_rounds=settings.num_rounds,
+            accountant=settings.accountant,
+        ),
+        value=pooled_value if release == "pooled" else separate_value,
+        min_size=min_size,
+    )
 
 
 def _grouping(
     budgets: Budgets, assignment: IntArray, default_delta: float, *, rule: str, names: Sequence[str] | None = None
 ) -> Grouping:
     """Describes an assignment whose group numbers run from 0 without gaps."""
-    count = int(assignment.max()) + 1
-    epsilons, deltas = np.full(count, np.inf), np.full(count, np.inf)
+    sizes = np.bincount(assignment)
+    epsilons, deltas, largest = np.full(len(sizes), np.inf), np.full(len(sizes), np.inf), np.zeros(len(sizes))
     np.minimum.at(epsilons, assignment, budgets.epsilons)
     np.minimum.at(deltas, assignment, budgets.deltas_or(default_delta))
     waste = budgets.epsilons - epsilons[assignment]
-    sizes = np.bincount(assignment, minlength=count)
-    most = np.zeros(count)
-    np.maximum.at(most, assignment, waste)
-    return Grouping(
-        rule=rule,
-        names=tuple(names) if names is not None else tuple(f"group {number + 1}" for number in range(count)),
-        assignment=assignment,
-        sizes=tuple(int(size) for size in sizes),
-        epsilons=tuple(float(epsilon) for epsilon in epsilons),
-        deltas=tuple(float(delta) for delta in deltas),
-        mean_waste=tuple(float(value) for value in np.bincount(assignment, weights=waste, minlength=count) / sizes),
-        max_waste=tuple(float(value) for value in most),
+    np.maximum.at(largest, assignment, waste)
+    mean = np.bincount(assignment, weights=waste) / sizes
+    groups = tuple(
+        Members(
+            name=names[index] if names else f"group {index + 1}",
+            num_clients=int(size),
+            epsilon=float(epsilons[index]),
+            delta=float(deltas[index]),
+            mean_waste=float(mean[index]),
+            max_waste=float(largest[index]),
+        )
+        for index, size in enumerate(sizes)
     )
+    return Grouping(rule=rule, groups=groups, assignment=assignment)
 
 
 def group_everyone(budgets: Budgets, default_delta: float) -> Grouping:
@@ -88,30 +146,30 @@ def group_everyone(budgets: Budgets, default_delta: float) -> Grouping:
     return _grouping(budgets, everyone, default_delta, rule="one", names=["everyone"])
 
 
-def _check_sizes(found: Grouping, min_size: int) -> Grouping:
-    """For groups that are given, not made: says which one is too small."""
-    for name, size in zip(found.names, found.sizes, strict=True):
-        if size < min_size:
+def _check_sizes(grouping: Grouping, min_size: int) -> Grouping:
+    """For groups that are stated, not made: says which one is too small."""
+    for group in grouping.groups:
+        if group.num_clients < min_size:
             raise InputError(
-                f"expected groups of at least min_group_size={min_size} clients, got {size} in {name!r}: give others"
+                f"expected groups of at least min_group_size={min_size} clients, got {group.num_clients} in "
+                f"{group.name!r}: state other groups"
             )
-    return found
+    return grouping
 
 
 def group_given(budgets: Budgets, default_delta: float, *, min_size: int = 1) -> Grouping:
     """The groups that the source names, strictest first."""
     if budgets.groups is None:
         raise InputError(
-            "expected a column 'group' in the budgets file for given groups, found none: add it, or choose another rule"
+            "expected a column 'group' in the budgets file for given groups, got none: add it, or choose another rule"
         )
-    labels, first = np.unique(np.array(budgets.groups), return_inverse=True)
+    labels, label_index = np.unique(np.array(budgets.groups), return_inverse=True)
     strictest = np.full(len(labels), np.inf)
-    np.minimum.at(strictest, first, budgets.epsilons)
+    np.minimum.at(strictest, label_index, budgets.epsilons)
     order = np.argsort(strictest, kind="stable")
-    rank = np.empty(len(labels), dtype=np.int64)
-    rank[order] = np.arange(len(labels))
-    names = [str(labels[place]) for place in order]
-    return _check_sizes(_grouping(budgets, rank[first], default_delta, rule="given", names=names), min_size)
+    rank = np.argsort(order)
+    names = [str(label) for label in labels[order]]
+    return _check_sizes(_grouping(budgets, rank[label_index], default_delta, rule="given", names=names), min_size)
 
 
 def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float], *, min_size: int = 1) -> Grouping:
@@ -122,41 +180,38 @@ def group_at_edges(budgets: Budgets, default_delta: float, edges: Sequence[float
     sorted_edges = np.unique(np.array(edges, dtype=np.float64))
     if not (np.isfinite(sorted_edges).all() and (sorted_edges > 0).all()):
         raise InputError(f"expected finite group epsilons > 0, got {', '.join(f'{edge:g}' for edge in edges)}")
-    place = np.searchsorted(sorted_edges, budgets.epsilons, side="right") - 1
-    if (place < 0).any():
+    edge_index = np.searchsorted(sorted_edges, budgets.epsilons, side="right") - 1
+    if (edge_index < 0).any():
         strict = int(np.argmin(budgets.epsilons))
         raise PrivacyError(
-            f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, below the strictest "
-            f"group's "
-            f"{sorted_edges[0]:g}: add a group at or below it"
+            f"client {budgets.label(strict)!r} allows epsilon={allowance(float(budgets.epsilons[strict]))}, below the "
+            f"strictest group's {sorted_edges[0]:g}: add a group at or below it"
         )
-    _, assignment = np.unique(place, return_inverse=True)
+    _, assignment = np.unique(edge_index, return_inverse=True)
     return _check_sizes(_grouping(budgets, assignment, default_delta, rule="edges"), min_size)
 
 
-def _distinct(budgets: Budgets) -> tuple[FloatArray, IntArray, IntArray]:
-    values, place, counts = np.unique(budgets.epsilons, return_inverse=True, return_counts=True)
-    return values, place.astype(np.int64), counts.astype(np.int64)
-
-
-def _assign(starts: Sequence[int], place: IntArray) -> IntArray:
-    """The group of each client, from the distinct budgets at which groups start and each client's distinct budget."""
-    return (np.searchsorted(np.array(starts), place, side="right") - 1).astype(np.int64)
+def _group_from(
+    starts: Sequence[int], epsilons: FloatArray, budgets: Budgets, default_delta: float, *, rule: str
+) -> Grouping:
+    """Contiguous groups that start at these of the distinct ``epsilons``."""
+    assignment = np.searchsorted(epsilons[np.array(starts)], budgets.epsilons, side="right") - 1
+    return _grouping(budgets, assignment, default_delta, rule=rule)
 
 
 def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int = 1) -> Grouping:
     """A group for each distinct epsilon; a group below ``min_size`` joins the next stricter one."""
-    _, place, counts = _distinct(budgets)
+    epsilons, counts = np.unique(budgets.epsilons, return_counts=True)
     _check_min_size(min_size, len(budgets))
-    if len(counts) > MAX_GROUPS:
+    if len(epsilons) > MAX_GROUPS:
         raise InputError(
-            f"a group for each of {len(counts)} distinct budgets is more than {MAX_GROUPS}: choose fewer, such as "
-            f"groups=8"
+            f"a group for each of {len(epsilons)} distinct budgets is more than {MAX_GROUPS} groups: choose fewer, "
+            f"such as groups=8"
         )
-    starts = list(range(len(counts)))
+    starts = list(range(len(epsilons)))
     before = np.concatenate([[0], np.cumsum(counts)])
-    end = len(counts)
-    for start in reversed(range(1, len(counts))):
+    end = len(epsilons)
+    for start in reversed(range(1, len(epsilons))):
         if before[end] - before[start] < min_size:
             starts.remove(start)
         else:
@@ -164,14 +219,12 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
     # The strictest group has no stricter neighbour: it takes in the next one.
     while len(starts) > 1 and before[starts[1]] < min_size:
         del starts[1]
-    return _grouping(budgets, _assign(starts, place), default_delta, rule="distinct")
+    return _group_from(starts, epsilons, budgets, default_delta, rule="distinct")
 
 
 def _check_min_size(min_size: int, num_clients: int) -> None:
     if not 1 <= min_size <= num_clients:
-        raise InputError(
-            f"expected min_group_size between 1 and the {num_clients} clients, got min_group_size={min_size}"
-        )
+        raise InputError(f"expected min_group_size from 1 to the {num_clients} clients, got min_group_size={min_size}")
 
 
 def pooled_value(sizes: FloatArray, signal_per_client: FloatArray) -> FloatArray:
@@ -197,7 +250,7 @@ def choose_groups(
     if not 1 <= max_groups <= MAX_GROUPS:
         raise InputError(f"expected at least one group and at most {MAX_GROUPS}, got groups={max_groups}")
     _check_min_size(min_size, len(budgets))
-    epsilons, place, counts = _distinct(budgets)
+    epsilons, counts = np.unique(budgets.epsilons, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)
     signal = 1 / noise_curve(epsilons)
     if len(epsilons) <= MAX_CANDIDATES:
@@ -208,14 +261,13 @@ def choose_groups(
         thinned = np.append(before[candidates], before[-1])
         rough = _best_partition(thinned, signal[candidates], max_groups=max_groups, min_size=min_size, value=value)
         starts = _polish([int(candidates[start]) for start in rough], before, signal, min_size=min_size, value=value)
-    return _grouping(budgets, _assign(starts, place), default_delta, rule="chosen")
+    return _group_from(starts, epsilons, budgets, default_delta, rule="chosen")
 
 
 def _best_partition(
     before: FloatArray, signal: FloatArray, *, max_groups: int, min_size: int, value: GroupValue
 ) -> list[int]:
-    """Dynamic programming: ``before`` (candidates + 1,) counts the clients before each candidate; returns where groups
-    start."""
+    """Where groups start, by dynamic programming; ``before`` (candidates + 1,) counts the clients before each."""
     sizes = before[None, 1:] - before[:-1, None]
     worth = np.where(sizes >= min_size, value(np.maximum(sizes, 0.0), signal[:, None]), -np.inf)
     best = worth[0]
@@ -243,18 +295,17 @@ def _best_partition(
 def _polish(
     starts: list[int], before: FloatArray, signal: FloatArray, *, min_size: int, value: GroupValue
 ) -> list[int]:
-    """Moves each boundary to its best place between its neighbours, over all distinct budgets, until none moves."""
+    """Moves each boundary to where it is best between its neighbours, over all distinct budgets, until none moves."""
     moved = True
     while moved:
         moved = False
         for index in range(1, len(starts)):
             left = starts[index - 1]
             right = starts[index + 1] if index + 1 < len(starts) else len(signal)
-            places = np.arange(left + 1, right)
-            below, above = before[places] - before[left], before[right] - before[places]
-            total = value(below, np.full(len(places), signal[left])) + value(above, signal[places])
+            candidates = np.arange(left + 1, right)
+            below, above = before[candidates] - before[left], before[right] - before[candidates]
+            total = value(below, np.full(len(candidates), signal[left])) + value(above, signal[candidates])
             total[(below < min_size) | (above < min_size)] = -np.inf
-            best = int(places[np.argmax(total)])
             if total.max() > total[starts[index] - left - 1] * (1 + 1e-12):
-                starts[index], moved = best, True
+                starts[index], moved = int(candidates[np.argmax(total)]), True
     return starts

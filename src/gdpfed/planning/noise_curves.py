@@ -26,52 +26,40 @@ NoiseCurve = Callable[[FloatArray], FloatArray]
 _NODES: dict[Accountant, int] = {"pld": 13, "rdp": 9}
 
 
-def _curve(nodes: FloatArray, noise: FloatArray) -> NoiseCurve:
-    if len(nodes) == 1:
-        return lambda values: np.full(np.shape(values), noise[0])
+def _curve(low: float, high: float, accountant: Accountant, noise_at: Callable[[float], float]) -> NoiseCurve:
+    # Bounds that differ by rounding alone would give nodes that coincide.
+    if math.isclose(low, high, rel_tol=1e-9):
+        noise = noise_at(low)
+        return lambda values: np.full(np.shape(values), noise)
     from scipy import interpolate
 
-    joined = interpolate.PchipInterpolator(np.log(nodes), np.log(noise), extrapolate=True)
+    nodes = np.geomspace(low, high, _NODES[accountant])
+    noises = np.array([noise_at(float(node)) for node in nodes])
+    joined = interpolate.PchipInterpolator(np.log(nodes), np.log(noises), extrapolate=True)
     return lambda values: np.exp(joined(np.log(values)))
-
-
-def _nodes(low: float, high: float, accountant: Accountant) -> FloatArray:
-    # Bounds that differ by rounding alone would give nodes that coincide.
-    is_one = math.isclose(low, high, rel_tol=1e-9)
-    return np.array([low]) if is_one else np.geomspace(low, high, _NODES[accountant])
 
 
 def noise_by_epsilon(
     *, low: float, high: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
 ) -> NoiseCurve:
     """The noise multiplier as a function of epsilon between ``low`` and ``high``."""
-    nodes = _nodes(low, high, accountant)
-    noise = [
-        rough_noise_multiplier(
-            epsilon=float(epsilon),
-            delta=delta,
-            sampling_rate=sampling_rate,
-            num_rounds=num_rounds,
-            accountant=accountant,
+
+    def noise_at(epsilon: float) -> float:
+        return rough_noise_multiplier(
+            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
         )
-        for epsilon in nodes
-    ]
-    return _curve(nodes, np.array(noise))
+
+    return _curve(low, high, accountant, noise_at)
 
 
 def noise_by_rate(
     *, low: float, high: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
 ) -> NoiseCurve:
     """The noise multiplier as a function of the sampling rate between ``low`` and ``high``."""
-    nodes = _nodes(low, high, accountant)
-    noise = [
-        rough_noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=min(float(rate), 1.0),
-            num_rounds=num_rounds,
-            accountant=accountant,
+
+    def noise_at(rate: float) -> float:
+        return rough_noise_multiplier(
+            epsilon=epsilon, delta=delta, sampling_rate=min(rate, 1.0), num_rounds=num_rounds, accountant=accountant
         )
-        for rate in nodes
-    ]
-    return _curve(nodes, np.array(noise))
+
+    return _curve(low, high, accountant, noise_at)

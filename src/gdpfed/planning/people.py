@@ -13,45 +13,116 @@ by whoever knows the clients' names, and would tell who is linked to whom.
 """
 
 import hashlib
+import itertools
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning.plan import Plan
+from gdpfed.errors import InputError, PrivacyError, suggestion
+from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.rounding import allowance, delta_up, promise
 
-__all__ = ["assign", "assignment_digest", "check_budgets"]
+if TYPE_CHECKING:
+    from gdpfed.planning.plan import Plan
+
+__all__ = ["allocations", "assign", "assignment_digest", "check_budgets", "epsilon_of_a_person", "linked_counts"]
+
+IntArray = NDArray[np.int64]
+# More ways to spread a person's clients over the groups than this are not all evaluated: links must be listed.
+_MAX_ALLOCATIONS = 60
 
 
-def assignment_digest(clients: Sequence[str], assignment: Sequence[int] | NDArray[np.int64]) -> str:
-    """SHA-256 of which client is in which group (by its place in the plan), in any order of the clients."""
+def linked_counts(
+    linked: Sequence[Sequence[str]], budgets: Budgets, assignment: IntArray
+) -> tuple[tuple[int, ...], ...]:
+    """How many clients each person has in each group, without repetition."""
+    if not linked:
+        return ()
+    if budgets.clients is None:
+        raise InputError("expected a budgets file that names its clients for linked clients, got counts only")
+    group_of = dict(zip(budgets.clients, assignment.tolist(), strict=True))
+    counted: dict[tuple[int, ...], None] = {}
+    for person in linked:
+        for client in person:
+            if client not in group_of:
+                raise InputError(
+                    f"linked client {client!r} is not among the budgets{suggestion(client, budgets.clients)}"
+                )
+        if len(set(person)) < len(person):
+            raise InputError(f"expected different clients for one person, got {', '.join(person)}")
+        counts = Counter(group_of[client] for client in person)
+        counted[tuple(counts[group] for group in range(int(assignment.max()) + 1))] = None
+    return tuple(counted)
+
+
+def allocations(plan: "Plan") -> tuple[tuple[int, ...], ...]:
+    """All ways in which one person's clients may be spread over the groups, under the declared overlap; none without
+    one."""
+    num_groups, per_person = len(plan.groups), plan.clients_per_person
+    spread = list(dict.fromkeys(plan.linked))
+    ways = len(spread) + (math.comb(num_groups + per_person - 1, per_person) if per_person > 1 else 0)
+    if ways > _MAX_ALLOCATIONS:
+        raise InputError(
+            f"{ways} ways to spread one person's clients over {num_groups} groups are more than "
+            f"{_MAX_ALLOCATIONS}: use fewer groups, a smaller clients_per_person, or list fewer linked clients"
+        )
+    if per_person > 1:
+        for chosen in itertools.combinations_with_replacement(range(num_groups), per_person):
+            counts = Counter(chosen)
+            spread.append(tuple(min(counts[index], group.num_clients) for index, group in enumerate(plan.groups)))
+    return tuple(dict.fromkeys(spread))
+
+
+def epsilon_of_a_person(plan: "Plan") -> float | None:
+    """The largest epsilon of a person in the declared clients, or in one; None where no overlap was declared."""
+    spent = []
+    for counts in allocations(plan):
+        clients = [
+            [(group.sampling_rate, group.noise_multiplier)] * count
+            for group, count in zip(plan.groups, counts, strict=True)
+        ]
+        sums = clients if plan.release == "per-group" else [list(itertools.chain.from_iterable(clients))]
+        linked = [
+            LinkedSum(
+                sampling_rates=tuple(rate for rate, _ in pairs), noise_multipliers=tuple(noise for _, noise in pairs)
+            )
+            for pairs in sums
+        ]
+        spent.append(person_epsilon(sums=linked, num_rounds=plan.num_rounds, delta=plan.largest_delta))
+    # Whoever is not linked is a person in one client.
+    return max([*spent, *(group.epsilon_release for group in plan.groups)]) if spent else None
+
+
+def assignment_digest(clients: Sequence[str], assignment: Sequence[int] | IntArray) -> str:
+    """SHA-256 of which client is in which group (by its number in the plan), in any order of the clients."""
     pairs = sorted((client, int(group)) for client, group in zip(clients, assignment, strict=True))
     return hashlib.sha256(b"gdpfed assignment v1\x00" + json.dumps(pairs).encode()).hexdigest()
 
 
-def check_budgets(plan: Plan, budgets: Budgets, *, default_delta: float) -> None:
+def check_budgets(plan: "Plan", budgets: Budgets, *, default_delta: float) -> None:
     """Raises PrivacyError unless the plan keeps every client's budget; ``default_delta`` is for clients without their
     own."""
     if not plan.is_private:
         raise PrivacyError(f"{plan.method} has no privacy: it keeps nobody's budget")
-    place = assign(plan, budgets)
-    deltas = np.array([group.delta for group in plan.groups])
-    over = deltas[place] > budgets.deltas_or(default_delta)
+    assignment = assign(plan, budgets)
+    allowed = budgets.deltas_or(default_delta)
+    over = np.array([group.delta for group in plan.groups])[assignment] > allowed
     if over.any():
-        first = int(np.argmax(over))
-        group = plan.groups[place[first]]
+        client = int(np.argmax(over))
+        group = plan.groups[assignment[client]]
         raise PrivacyError(
-            f"{group.name!r} has delta={delta_up(group.delta)}, more than the "
-            f"{allowance(float(budgets.deltas_or(default_delta)[first]))} that client {budgets.label(first)!r} allows: "
-            f"state the delta that was agreed on, or make the plan again"
+            f"{group.name!r} has delta={delta_up(group.delta)}, more than the {allowance(float(allowed[client]))} that "
+            f"client {budgets.label(client)!r} allows: state the delta that was agreed on, or make the plan again"
         )
 
 
-def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
+def assign(plan: "Plan", budgets: Budgets) -> IntArray:
     """Each client's group under a plan; raises PrivacyError if a private plan exceeds some client's epsilon or own
     delta, or if people were counted in other groups."""
     if plan.grouping == "given":
@@ -59,60 +130,57 @@ def assign(plan: Plan, budgets: Budgets) -> NDArray[np.int64]:
             raise InputError(
                 "the plan's groups were given by a column 'group', which these budgets lack: use the same file"
             )
-        names = {group.name: place for place, group in enumerate(plan.groups)}
+        names = {group.name: index for index, group in enumerate(plan.groups)}
         unknown = sorted(set(budgets.groups) - set(names))
         if unknown:
             raise InputError(f"the plan has no group {unknown[0]!r}: make the plan again for these budgets")
-        place = np.array([names[name] for name in budgets.groups], dtype=np.int64)
-    else:
-        order = np.argsort([group.epsilon for group in plan.groups], kind="stable")
-        edges = np.array([plan.groups[index].epsilon for index in order])
-        position = (
-            np.searchsorted(edges, budgets.epsilons, side="right") - 1
-            if plan.is_private
-            else np.zeros(len(budgets), int)
-        )
+        assignment = np.array([names[name] for name in budgets.groups], dtype=np.int64)
+    elif plan.is_private:
+        epsilons = np.array([group.epsilon for group in plan.groups])
+        order = np.argsort(epsilons, kind="stable")
+        position = np.searchsorted(epsilons[order], budgets.epsilons, side="right") - 1
         if (position < 0).any():
             strict = int(np.argmin(budgets.epsilons))
             raise PrivacyError(
-                f"client {budgets.label(strict)!r} allows epsilon={budgets.epsilons[strict]:g}, less than every group "
-                f"of the plan: "
-                f"make the plan again for these budgets"
+                f"client {budgets.label(strict)!r} allows epsilon={allowance(float(budgets.epsilons[strict]))}, less "
+                f"than every group of the plan: make the plan again for these budgets"
             )
-        place = order[position].astype(np.int64)
+        assignment = order[position].astype(np.int64)
+    else:
+        assignment = np.zeros(len(budgets), dtype=np.int64)
     if plan.is_private:
-        _check_members(plan, budgets, place)
-    return place
+        _check_members(plan, budgets, assignment)
+        _check_linked(plan, budgets, assignment)
+    return assignment
 
 
-def _check_members(plan: Plan, budgets: Budgets, place: NDArray[np.int64]) -> None:
+def _check_members(plan: "Plan", budgets: Budgets, assignment: IntArray) -> None:
     epsilons = np.array([group.epsilon for group in plan.groups])
     deltas = np.array([group.delta for group in plan.groups])
-    over = (epsilons[place] > budgets.epsilons) | (deltas[place] > budgets.deltas_or(np.inf))
+    over = (epsilons[assignment] > budgets.epsilons) | (deltas[assignment] > budgets.deltas_or(np.inf))
     if over.any():
-        first = int(np.argmax(over))
-        group = plan.groups[place[first]]
+        client = int(np.argmax(over))
+        group = plan.groups[assignment[client]]
         raise PrivacyError(
             f"{group.name!r} spends up to ({promise(group.epsilon)}, {delta_up(group.delta)}), more than client "
-            f"{budgets.label(first)!r} allows: make the plan again for these budgets"
+            f"{budgets.label(client)!r} allows: make the plan again for these budgets"
         )
-    sizes = np.bincount(place, minlength=len(plan.groups))
+    sizes = np.bincount(assignment, minlength=len(plan.groups))
     for group, size in zip(plan.groups, sizes, strict=True):
         if size != group.num_clients:
             raise PrivacyError(
-                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: make the "
-                f"plan again"
+                f"{group.name!r} was planned for {group.num_clients} clients, these budgets put {size} in it: "
+                f"make the plan again for these budgets"
             )
-    _check_linked(plan, budgets, place)
 
 
-def _check_linked(plan: Plan, budgets: Budgets, place: NDArray[np.int64]) -> None:
+def _check_linked(plan: "Plan", budgets: Budgets, assignment: IntArray) -> None:
     """People in several clients were counted by group: every client must still be in its group."""
     if not plan.linked:
         return
     if budgets.clients is None:
         raise InputError("expected budgets that name their clients, since the plan has linked clients, got counts only")
-    if assignment_digest(budgets.clients, place) != plan.assignment_digest:
+    if assignment_digest(budgets.clients, assignment) != plan.assignment_digest:
         raise PrivacyError(
             "the plan counts linked clients by group, and these budgets, or names, put clients into other groups than "
             "it was made for, so its person-level epsilon may be false: make the plan again for these budgets"

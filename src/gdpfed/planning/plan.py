@@ -27,14 +27,12 @@ import dataclasses
 import itertools
 import math
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from gdpfed.config import about, documented
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning import weights as weighting
-from gdpfed.planning.sparsity import noise_energy_kept
+from gdpfed.planning import merit, people
 from gdpfed.privacy.accountant import (
     ADJACENCY,
     Accountant,
@@ -47,15 +45,15 @@ from gdpfed.privacy.accountant import (
     check_promises_something,
     epsilon_of,
 )
-from gdpfed.privacy.adversaries import LinkedSum, ServerView, person_epsilon, server_view
+from gdpfed.privacy.adversaries import ServerView, server_view
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
-from gdpfed.privacy.rounding import delta_up, rounded_up
+from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "Release", "guaranteed"]
+__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "ReleaseKind", "guaranteed"]
 
-Release = Literal["per-group", "pooled"]
-RELEASES: tuple[Release, ...] = get_args(Release)
+ReleaseKind = Literal["per-group", "pooled"]
+RELEASES: tuple[ReleaseKind, ...] = get_args(ReleaseKind)
 
 MAX_CLIENTS = 1_000_000_000
 _LARGEST = 1e9
@@ -63,8 +61,6 @@ _LARGEST = 1e9
 _MAX_LINKED, _MAX_UNLISTED = 12, 4
 # A claim and its recomputation differ by less than this, or the plan is refused.
 _CLAIM_TOLERANCE = 1e-6
-# More ways to spread a person's clients over the groups than this are not all evaluated: links must be listed.
-_MAX_ALLOCATIONS = 60
 
 
 @documented
@@ -100,38 +96,30 @@ class Group:
                 f"expected num_clients from 1 to {MAX_CLIENTS}, got num_clients={self.num_clients} {where}"
             )
         check_delta(self.delta, field=f"delta {where}")
-        if not 0 < self.sampling_rate <= 1:
-            raise InputError(f"expected 0 < sampling_rate <= 1, got sampling_rate={self.sampling_rate} {where}")
-        if not 0 < self.keep_fraction <= 1:
-            raise InputError(f"expected 0 < keep_fraction <= 1, got keep_fraction={self.keep_fraction} {where}")
-        for name in ("weight", "scale"):
-            if not 0 < getattr(self, name) <= _LARGEST:
-                raise InputError(
-                    f"expected {name} above 0 and at most {_LARGEST:g}, got {name}={getattr(self, name)} {where}"
-                )
-        for name in ("mean_waste", "max_waste"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"expected a finite {name} >= 0, got {name}={getattr(self, name)} {where}")
+        for name, value, largest in (
+            ("sampling_rate", self.sampling_rate, 1.0),
+            ("keep_fraction", self.keep_fraction, 1.0),
+            ("weight", self.weight, _LARGEST),
+            ("scale", self.scale, _LARGEST),
+        ):
+            if not 0 < value <= largest:
+                raise InputError(f"expected {name} above 0 and at most {largest:g}, got {name}={value} {where}")
+        for name, value in (("mean_waste", self.mean_waste), ("max_waste", self.max_waste)):
+            if not 0 <= value < math.inf:
+                raise InputError(f"expected a finite {name} >= 0, got {name}={value} {where}")
         check_noise_multiplier(self.noise_multiplier, field=f"noise_multiplier {where}")
-        if not self.is_private:
-            self._check_claims_nothing(where)
-        else:
+        if self.is_private:
             check_epsilon(self.epsilon, field=f"epsilon {where}")
             if not 0 < self.clip_norm <= _LARGEST or self.noise_multiplier == 0:
                 raise PrivacyError(
-                    f"expected clip_norm above 0 and at most {_LARGEST:g}, and noise, for epsilon={self.epsilon:g}, "
-                    f"got "
-                    f"clip_norm={self.clip_norm}, noise_multiplier={self.noise_multiplier} {where}"
+                    f"expected clip_norm above 0 and at most {_LARGEST:g}, and noise, for epsilon="
+                    f"{allowance(self.epsilon)}, got clip_norm={self.clip_norm}, "
+                    f"noise_multiplier={self.noise_multiplier} {where}"
                 )
-
-    def _check_claims_nothing(self, where: str) -> None:
-        """Without privacy there is no noise and no clip, and every epsilon is infinite."""
-        infinite = (self.clip_norm, self.epsilon_release, self.epsilon_server)
-        if self.noise_multiplier != 0 or any(value != math.inf for value in infinite):
+        elif self.noise_multiplier != 0 or {self.clip_norm, self.epsilon_release, self.epsilon_server} != {math.inf}:
             raise PrivacyError(
                 f"expected noise_multiplier 0 and an infinite clip_norm, epsilon_release and epsilon_server where "
-                f"epsilon "
-                f"is infinite {where}: a plan without privacy states none"
+                f"epsilon is infinite {where}: a plan without privacy states none"
             )
 
     @property
@@ -174,7 +162,7 @@ class Plan:
     method: str = field(metadata=about("The method that made it."))
     groups: tuple[Group, ...] = field(metadata=about("The groups, the strictest first."))
     grouping: str = field(metadata=about("How they were found."))
-    release: Release = field(metadata=about("'per-group' sums, or 'pooled': one sum, one noise draw."))
+    release: ReleaseKind = field(metadata=about("'per-group' sums, or 'pooled': one sum, one noise draw."))
     num_rounds: int = field(metadata=about("Rounds of training."))
     clip_norm: float = field(metadata=about("L2 bound on one client's update, the largest of the groups'."))
     accountant: Accountant = field(metadata=about("'pld' or 'rdp': who computed the epsilons."))
@@ -214,8 +202,7 @@ class Plan:
         if not 1 <= self.clients_per_person <= _MAX_UNLISTED:
             raise InputError(
                 f"expected clients_per_person from 1 to {_MAX_UNLISTED}, got "
-                f"clients_per_person={self.clients_per_person}: "
-                f"list linked clients instead"
+                f"clients_per_person={self.clients_per_person}: list linked clients instead"
             )
         self._check_linked()
         if len({group.name for group in self.groups}) < len(self.groups):
@@ -227,8 +214,7 @@ class Plan:
             if max(stds) - min(stds) > 1e-9 * max(stds):
                 raise PrivacyError(
                     f"a pooled plan has one noise draw, but its groups imply noise stds from {min(stds):.6g} to "
-                    f"{max(stds):.6g}: "
-                    f"noise_multiplier * clip_norm * scale must be equal"
+                    f"{max(stds):.6g}: noise_multiplier * clip_norm * scale must be equal"
                 )
             if len({group.weight for group in self.groups}) > 1:
                 raise InputError("expected one weight in a pooled plan: there is one sum")
@@ -287,77 +273,37 @@ class Plan:
     def server_view(self, group: Group) -> ServerView:
         """What the server learns of a client of the group: by its mean, 99th percentile and largest number of
         participations."""
-        return server_view(
-            noise_multiplier=group.noise_multiplier,
-            sampling_rate=group.sampling_rate,
-            num_rounds=self.num_rounds,
-            delta=group.delta,
-            max_participations=self.max_participations,
-        )
+        return server_view(**vars(self.mechanism(group)), delta=group.delta, max_participations=self.max_participations)
 
     @property
     def step_size(self) -> float:
-        """How far the model moves, in units of the server learning rate, when all clients send the same update of norm
-        C."""
-        return math.fsum(
-            group.weight * group.expected_cohort * group.scale * self._relative_clip(group) for group in self.groups
-        )
+        """`merit.step_size`: 1 for DP-FedAvg."""
+        return merit.step_size(self)
 
     @property
     def signal_to_noise(self) -> float:
-        """Updates of norm C that agree, over the noise std of a coordinate, in one round; infinite without noise."""
-        if not self.is_private:
-            return math.inf
-        cohorts = [group.expected_cohort for group in self.groups]
-        noise = [group.noise_multiplier for group in self.groups]
-        if self.release == "pooled":
-            # Clipping at c_m and scaling both enter as noise_std / (clip_norm * scale), which is the noise multiplier.
-            return weighting.pooled_signal_to_noise(cohorts, noise)
-        return weighting.signal_to_noise([group.weight for group in self.groups], cohorts, noise)
+        """`merit.signal_to_noise` of one round: larger is better."""
+        return merit.signal_to_noise(self)
 
     @property
     def noise_at_equal_step(self) -> float:
-        """Noise variance of a coordinate of the update, at step 1, in units of (1/qn)^2: C^2 sigma^2 for DP-FedAvg.
-
-        One scale for every method. Sparsified groups count the noise that Top-k really keeps where there is no signal.
-        """
-        if not self.is_private:
-            return 0.0
-        if self.release == "pooled":
-            variance = (self.groups[0].weight * self.groups[0].noise_std) ** 2
-        else:
-            variance = math.fsum(
-                (group.weight * group.noise_std) ** 2 * noise_energy_kept(group.keep_fraction) for group in self.groups
-            )
-        return variance * (self.expected_cohort / self.step_size) ** 2
+        """`merit.noise_at_equal_step`: one scale for every method."""
+        return merit.noise_at_equal_step(self)
 
     @property
     def paper_noise_magnitude(self) -> float:
-        """The paper's Lambda, as it prints it: a plain mean of C^2 sigma_m^2 at uniform rates, else weighted by r^2
-        and k/d.
-
-        The two are on different scales; `noise_at_equal_step` is the one to compare.
-        """
-        if not self.is_private:
-            return 0.0
-        variances = [self.clip_norm**2 * group.noise_multiplier**2 for group in self.groups]
-        if len({group.sampling_rate for group in self.groups}) == 1 and all(g.keep_fraction == 1 for g in self.groups):
-            return math.fsum(variances) / len(variances)
-        squares = [group.expected_cohort**2 for group in self.groups]
-        total = math.fsum(squares)
-        shares = (
-            square / total * group.keep_fraction * variance
-            for square, group, variance in zip(squares, self.groups, variances, strict=True)
-        )
-        return math.fsum(shares) / len(variances)
+        """`merit.paper_noise_magnitude`: the paper's Lambda."""
+        return merit.paper_noise_magnitude(self)
 
     @property
     def mean_waste(self) -> float:
         """Budget left unused by grouping, averaged over clients."""
         return math.fsum(group.mean_waste * group.num_clients for group in self.groups) / self.num_clients
 
-    def _relative_clip(self, group: Group) -> float:
-        return 1.0 if math.isinf(group.clip_norm) else group.clip_norm / self.clip_norm
+    @property
+    def largest_delta(self) -> float:
+        """At which the epsilons of the whole system and of a person in several clients are stated."""
+        return max(group.delta for group in self.groups)
 
     @property
     def system_guarantee(self) -> Guarantee | None:
@@ -366,7 +312,7 @@ class Plan:
             return None
         return Guarantee(
             epsilon=max(group.epsilon_release for group in self.groups),
-            delta=max(group.delta for group in self.groups),
+            delta=self.largest_delta,
             unit="any one client (clients' data pairwise disjoint)",
             adversary="whoever sees the released models",
         )
@@ -384,28 +330,10 @@ class Plan:
             units.append(f"any one of the listed people, in up to {most} clients, or anyone else in one")
         return Guarantee(
             epsilon=self.epsilon_person,
-            delta=self._person_delta,
+            delta=self.largest_delta,
             unit="; ".join(units),
             adversary="whoever sees the released models",
         )
-
-    def allocations(self) -> tuple[tuple[int, ...], ...]:
-        """All ways in which one person's clients may be spread over the groups, under the declared overlap."""
-        spread: list[tuple[int, ...]] = list(dict.fromkeys(self.linked))
-        ways = len(spread)
-        if self.clients_per_person > 1:
-            ways += math.comb(len(self.groups) + self.clients_per_person - 1, self.clients_per_person)
-        if ways > _MAX_ALLOCATIONS:
-            raise InputError(
-                f"{ways} ways to spread one person's clients over {len(self.groups)} groups are more than "
-                f"{_MAX_ALLOCATIONS}: use fewer groups, a smaller clients_per_person, or list fewer linked clients"
-            )
-        if self.clients_per_person > 1:
-            places = itertools.combinations_with_replacement(range(len(self.groups)), self.clients_per_person)
-            for chosen in places:
-                counts = Counter(chosen)
-                spread.append(tuple(min(counts[place], group.num_clients) for place, group in enumerate(self.groups)))
-        return tuple(dict.fromkeys(spread))
 
     def verify(self) -> None:
         """Recomputes every epsilon from the mechanism, without the cache; raises PrivacyError if a promise or a claim
@@ -418,77 +346,62 @@ class Plan:
             if recomputed.epsilon_release > group.epsilon:
                 raise PrivacyError(
                     f"{group.name!r} would spend epsilon={rounded_up(recomputed.epsilon_release, 6)} at "
-                    f"delta={delta_up(group.delta)}, more than its budget of {group.epsilon:g}: at most "
-                    f"{self._rounds_within(group)} of {self.num_rounds} rounds are allowed with this noise and rate; "
+                    f"delta={delta_up(group.delta)}, more than its budget of {allowance(group.epsilon)}: at most "
+                    f"{_rounds_within(self, group)} of {self.num_rounds} rounds are allowed with this noise and rate; "
                     f"make the plan again"
                 )
-            self._check_claim(f"epsilon_release of {group.name!r}", group.epsilon_release, recomputed.epsilon_release)
-            self._check_claim(f"epsilon_server of {group.name!r}", group.epsilon_server, recomputed.epsilon_server)
+            for name in ("epsilon_release", "epsilon_server"):
+                self._check_claim(f"{name} of {group.name!r}", getattr(group, name), getattr(recomputed, name))
         self._check_claim("epsilon_person", self.epsilon_person, actual.epsilon_person)
 
-    def _rounds_within(self, group: Group) -> int:
-        """How many rounds the group's budget allows, and means anything for."""
-        try:
-            return num_rounds_for(
-                noise_multiplier=group.noise_multiplier,
-                sampling_rate=group.sampling_rate,
-                epsilon=group.epsilon,
-                delta=group.delta,
-                accountant=self.accountant,
-            )
-        except PrivacyError:
-            return 0
-
-    def check_promises_something(self) -> None:
-        """Raises PrivacyError where a group's delta, or a linked person's, would allow any epsilon."""
-        for group in self.groups:
-            check_promises_something(
-                delta=group.delta,
-                sampling_rates=[group.sampling_rate],
-                num_rounds=self.num_rounds,
-                whose=f"a client of {group.name!r}",
-            )
-        if self.clients_per_person == 1 and not self.linked:
-            return
-        for counts in self.allocations():
-            check_promises_something(
-                delta=self._person_delta,
-                sampling_rates=itertools.chain.from_iterable(
-                    [group.sampling_rate] * count for group, count in zip(self.groups, counts, strict=True)
-                ),
-                num_rounds=self.num_rounds,
-                whose=f"a person in {sum(counts)} clients",
-            )
-
-    @property
-    def _person_delta(self) -> float:
-        """At which the person-level epsilon is stated."""
-        return max(group.delta for group in self.groups)
-
     def _check_claim(self, what: str, claimed: float | None, actual: float | None) -> None:
-        if claimed is None and actual is None:
-            return
-        if claimed is None or actual is None or not _agree(claimed, actual):
+        if claimed is None or actual is None:
+            agree = claimed is actual
+        else:
+            # Nothing agrees with NaN or infinity.
+            agree = math.isfinite(actual) and abs(claimed - actual) <= _CLAIM_TOLERANCE * actual
+        if not agree:
             now = accountant_version()
-            made_by = (
-                f"; it was made with {self.accountant_version}, this is {now}" if now != self.accountant_version else ""
-            )
+            versions = f"; it was made with {self.accountant_version}, this is {now}"
             raise PrivacyError(
-                f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited{made_by}; make "
-                f"the plan again"
+                f"the plan claims {what} = {claimed}, its mechanism gives {actual}: the file was edited"
+                f"{versions if now != self.accountant_version else ''}; make the plan again"
             )
 
 
-def _agree(claimed: float, actual: float) -> bool:
-    """Within the tolerance, both finite; nothing agrees with NaN."""
-    return math.isfinite(actual) and abs(claimed - actual) <= _CLAIM_TOLERANCE * actual
+def _rounds_within(plan: Plan, group: Group) -> int:
+    """How many rounds the group's budget allows, and means anything for."""
+    try:
+        return num_rounds_for(
+            noise_multiplier=group.noise_multiplier,
+            sampling_rate=group.sampling_rate,
+            epsilon=group.epsilon,
+            delta=group.delta,
+            accountant=plan.accountant,
+        )
+    except PrivacyError:
+        return 0
 
 
 def guaranteed(plan: Plan) -> Plan:
     """The same plan with every epsilon as the accountant computes it; PrivacyError where one would promise nothing."""
     if not plan.is_private:
         return plan
-    plan.check_promises_something()
+    for group in plan.groups:
+        check_promises_something(
+            delta=group.delta,
+            sampling_rates=[group.sampling_rate],
+            num_rounds=plan.num_rounds,
+            whose=f"a client of {group.name!r}",
+        )
+    for counts in people.allocations(plan):
+        rates = ([group.sampling_rate] * count for group, count in zip(plan.groups, counts, strict=True))
+        check_promises_something(
+            delta=plan.largest_delta,
+            sampling_rates=itertools.chain.from_iterable(rates),
+            num_rounds=plan.num_rounds,
+            whose=f"a person in {sum(counts)} clients",
+        )
     groups = tuple(
         dataclasses.replace(
             group,
@@ -497,31 +410,5 @@ def guaranteed(plan: Plan) -> Plan:
         )
         for group in plan.groups
     )
-    judged = dataclasses.replace(plan, groups=groups, epsilon_person=None)
-    if plan.clients_per_person == 1 and not plan.linked:
-        return judged
-    return dataclasses.replace(judged, epsilon_person=_person(judged))
-
-
-def _person(plan: Plan) -> float:
-    worst = max(
-        person_epsilon(sums=_linked_sums(plan, counts), num_rounds=plan.num_rounds, delta=plan._person_delta)
-        for counts in plan.allocations()
-    )
-    # Whoever is not linked is a person in one client.
-    return max([worst, *(group.epsilon_release for group in plan.groups)])
-
-
-def _linked_sums(plan: Plan, counts: tuple[int, ...]) -> list[LinkedSum]:
-    separate = [
-        LinkedSum(sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count)
-        for group, count in zip(plan.groups, counts, strict=True)
-    ]
-    if plan.release == "per-group":
-        return separate
-    return [
-        LinkedSum(
-            sampling_rates=tuple(itertools.chain.from_iterable(linked.sampling_rates for linked in separate)),
-            noise_multipliers=tuple(itertools.chain.from_iterable(linked.noise_multipliers for linked in separate)),
-        )
-    ]
+    judged = dataclasses.replace(plan, groups=groups)
+    return dataclasses.replace(judged, epsilon_person=people.epsilon_of_a_person(judged))

@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import tomli_w
 
 from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError
+from gdpfed.files import write_whole
 from gdpfed.planning.plan import Group, Guarantee, Plan
 
 __all__ = ["FORMAT", "load_plan", "plan_as_json", "plan_from_toml", "plan_hash", "plan_to_toml", "save_plan"]
@@ -32,6 +32,12 @@ _HEADER = """\
 # epsilon_release is the cost against whoever sees only the released models; epsilon_server against the server, which
 # knows who took part, for a client that takes part as often as it can.
 """
+# Fields and figures of merit, in the order of the JSON.
+_SHOWN_IN_JSON = (
+    "adjacency", "sampling", "accountant", "accountant_version", "num_clients", "num_rounds", "participation",
+    "expected_cohort", "clip_norm", "release", "grouping", "server_learning_rate", "averaging", "max_participations",
+    "clients_per_person", "step_size", "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
+)  # fmt: skip
 
 
 def _mapping(plan: Plan) -> dict[str, Any]:
@@ -75,16 +81,7 @@ def plan_from_toml(text: str, *, source: str = "plan", is_verified: bool = False
 
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Writes the plan, whole or not at all."""
-    path = Path(path)
-    if path.is_dir():
-        raise InputError(f"expected the name of a file to write, got {str(path)!r}, which is a folder: add plan.toml")
-    temporary = path.with_name(path.name + ".part")
-    try:
-        temporary.write_text(plan_to_toml(plan), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    write_whole(Path(path), plan_to_toml(plan).encode())
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -92,62 +89,32 @@ def load_plan(path: str | Path) -> Plan:
     return plan_from_toml(read_toml(path), source=str(path))
 
 
-def _number(value: float | None) -> float | None:
+def _without_infinities(content: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity: no promise is null."""
-    return None if value is None or math.isinf(value) else value
+    return {name: None if value == math.inf else value for name, value in content.items()}
 
 
 def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    if guarantee is None:
-        return None
-    return {**dataclasses.asdict(guarantee), "epsilon": _number(guarantee.epsilon)}
+    return None if guarantee is None else _without_infinities(dataclasses.asdict(guarantee))
 
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:
     """The plan and all that follows from it, ready for json.dumps."""
-    groups = []
-    for group in plan.groups:
-        view = {
-            name: _number(value) if isinstance(value, float) else value
-            for name, value in dataclasses.asdict(plan.server_view(group)).items()
+    groups = [
+        {
+            **_without_infinities(dataclasses.asdict(group)),
+            "expected_cohort": group.expected_cohort,
+            "noise_multiplier_squared": group.noise_multiplier**2,
+            "noise_std": group.noise_std,
+            "server_view": _without_infinities(dataclasses.asdict(plan.server_view(group))),
         }
-        content = {
-            name: _number(value) if isinstance(value, float) else value
-            for name, value in dataclasses.asdict(group).items()
-        }
-        groups.append(
-            {
-                **content,
-                "expected_cohort": group.expected_cohort,
-                "noise_multiplier_squared": group.noise_multiplier**2,
-                "noise_std": group.noise_std,
-                "server_view": view,
-            }
-        )
+        for group in plan.groups
+    ]
     return {
         "hash": plan_hash(plan),
         "method": plan.method,
         "private": plan.is_private,
-        "adjacency": plan.adjacency,
-        "sampling": plan.sampling,
-        "accountant": plan.accountant,
-        "accountant_version": plan.accountant_version,
-        "num_clients": plan.num_clients,
-        "num_rounds": plan.num_rounds,
-        "participation": plan.participation,
-        "expected_cohort": plan.expected_cohort,
-        "clip_norm": _number(plan.clip_norm),
-        "release": plan.release,
-        "grouping": plan.grouping,
-        "server_learning_rate": plan.server_learning_rate,
-        "averaging": plan.averaging,
-        "max_participations": plan.max_participations,
-        "clients_per_person": plan.clients_per_person,
-        "step_size": plan.step_size,
-        "signal_to_noise": _number(plan.signal_to_noise),
-        "noise_at_equal_step": plan.noise_at_equal_step,
-        "paper_noise_magnitude": plan.paper_noise_magnitude,
-        "mean_waste": plan.mean_waste,
+        **_without_infinities({name: getattr(plan, name) for name in _SHOWN_IN_JSON}),
         "system_guarantee": _guarantee(plan.system_guarantee),
         "person_guarantee": _guarantee(plan.person_guarantee),
         "groups": groups,

@@ -20,7 +20,6 @@ Guarantees (tests of the same name):
 Theorem 1's noise is never used for a mechanism: its true epsilon can exceed the budget (docs/limits.md).
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,8 +57,7 @@ def uniform_rates(groups: Grouping, *, participation: float) -> tuple[float, ...
 
 
 def theorem_one_noise_variance(*, epsilon: float, delta: float, sampling_rate: float, num_rounds: int) -> float:
-    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. To be shown, never to be used: it can be
-    too small."""
+    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. It can be too small: shown, never used."""
     return 7 * sampling_rate**2 * num_rounds * (epsilon + 2 * math.log(1 / delta)) / epsilon**2
 
 
@@ -176,7 +174,7 @@ def snr_rates(
 
     from scipy import optimize
 
-    corners = [np.where(np.arange(len(sizes)) == place, ceiling, floor) for place, ceiling in enumerate(ceilings)]
+    corners = [np.where(np.arange(len(sizes)) == index, ceiling, floor) for index, ceiling in enumerate(ceilings)]
     starts = [
         np.full(len(sizes), participation),
         np.array(paper_rates(groups, participation=participation)),
@@ -210,7 +208,7 @@ def _exact_cohort(
     rates: FloatArray, sizes: FloatArray, cohort: float, floor: float, ceilings: FloatArray
 ) -> FloatArray:
     """Takes the solver's last rounding error out of the cohort, from the rates that have room for it."""
-    for _ in itertools.repeat(None, 20):
+    for _ in range(20):
         missing = cohort - (rates * sizes).sum()
         room = (ceilings - rates) if missing > 0 else (rates - floor)
         if abs(missing) <= 1e-12 * cohort or not (room * sizes).sum():
@@ -258,8 +256,8 @@ def sample_rates(
     low, high = min(uniform_noise) - 0.05, max(uniform_noise) + 0.05
     if not excess(low, rough_sampling_rate) <= 0 <= excess(high, rough_sampling_rate):
         raise InputError(
-            f"rates 'sample' find no common noise multiplier for a mean rate of {participation:g}: budgets lie too far "
-            f"apart or the participation is too large; take other rates"
+            f"rates 'sample' have no common noise multiplier for a mean rate of {participation:g}: the budgets lie too "
+            f"far apart, or the participation is too large; take other rates"
         )
     from scipy import optimize
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gdpfed.config import documented, setting
 from gdpfed.errors import InputError, suggestion
-from gdpfed.planning.plan import RELEASES, Release
+from gdpfed.planning.plan import RELEASES, ReleaseKind
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
 from gdpfed.privacy.accountant import (
     Accountant,
@@ -31,9 +31,13 @@ GroupRule = Literal["auto", "distinct", "given"] | int | tuple[float, ...]
 RateRule = Literal["uniform", "paper", "snr", "sample"] | tuple[float, ...]
 KeepRule = Literal["none", "paper", "closed-form"] | tuple[float, ...]
 
-_GROUP_WORDS = ("auto", "distinct", "given")
-_RATE_WORDS = ("uniform", "paper", "snr", "sample")
-_KEEP_WORDS = ("none", "paper", "closed-form")
+_WORDS: dict[str, tuple[str, ...]] = {
+    "groups": ("auto", "distinct", "given"),
+    "rates": ("uniform", "paper", "snr", "sample"),
+    "keep": ("none", "paper", "closed-form"),
+    "weights": WEIGHTINGS,
+    "release": RELEASES,
+}
 
 
 @documented
@@ -88,7 +92,7 @@ class PlanSettings:
     weights: Weighting | None = setting(
         None, "Weights of the groups' sums: 'paper' or 'inverse-variance'. Default: the method's."
     )
-    release: Release | None = setting(
+    release: ReleaseKind | None = setting(
         None, "Sums that are released: 'per-group', or 'pooled' (one sum, one noise draw). Default: the method's."
     )
     learning_rate: float = setting(0.1, "Size of a client's local steps.", allowed="Above 0.")
@@ -118,30 +122,23 @@ class PlanSettings:
         if self.delta is not None:
             check_delta(self.delta)
         check_num_rounds(self.num_rounds)
-        for name in ("local_steps", "min_group_size", "clients_per_person"):
-            self._expect(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number >= 1")
-        if self.max_participations is not None:
-            self._expect(
-                "max_participations",
-                isinstance(self.max_participations, int) and self.max_participations >= 1,
-                "a whole number >= 1",
-            )
+        for name in ("local_steps", "min_group_size", "clients_per_person", "max_participations"):
+            value = getattr(self, name)
+            is_off = name == "max_participations" and value is None
+            self._expect(name, is_off or (isinstance(value, int) and value >= 1), "a whole number >= 1")
         self._expect("participation", 0 < self.participation <= 1, "a fraction of the clients above 0 and at most 1")
         for name in ("clip_norm", "learning_rate", "server_learning_rate"):
             value = getattr(self, name)
             self._expect(name, 0 < value <= _LARGEST, f"a number above 0 and at most {_LARGEST:g}")
         self._expect("averaging", 0 <= self.averaging < 1, "a number from 0, which is off, to below 1")
         self._expect("fairness_floor", 0 < self.fairness_floor <= 1, "a number above 0 and at most 1")
-        for name, words in (("groups", _GROUP_WORDS), ("rates", _RATE_WORDS), ("keep", _KEEP_WORDS)):
+        for name, words in _WORDS.items():
             self._expect_word(name, words)
-        for name, known in (("weights", WEIGHTINGS), ("release", RELEASES)):
-            self._expect_word(name, known)
         if isinstance(self.groups, int):
             self._expect("groups", self.groups >= 1, "at least one group")
-        if isinstance(self.rates, tuple):
-            for rate in self.rates:
-                if not 0 < rate <= 1:
-                    raise InputError(f"expected every rate above 0 and at most 1, got rates={rate}")
+        for rate in self.rates if isinstance(self.rates, tuple) else ():
+            if not 0 < rate <= 1:
+                raise InputError(f"expected every rate above 0 and at most 1, got rates={rate}")
         for noise in self.noise_multipliers or ():
             if check_noise_multiplier(noise, field="noise_multipliers") == 0:
                 raise InputError("expected every noise multiplier above 0, got noise_multipliers=0: use method fedavg")

@@ -23,7 +23,7 @@ def default_keep_fractions(num_groups: int) -> tuple[float, ...]:
     if num_groups == 1:
         return (_PAPER_STRICTEST,)
     step = (_PAPER_LAXEST - _PAPER_STRICTEST) / (num_groups - 1)
-    return tuple(round(_PAPER_STRICTEST + step * place, 12) for place in range(num_groups))
+    return tuple(round(_PAPER_STRICTEST + step * index, 12) for index in range(num_groups))
 
 
 def check_keep_fractions(fractions: Sequence[float], num_groups: int) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ Guarantees (tests of the same name):
   paper_weights_hide_a_step      their step is 1/3 at uniform rates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "WEIGHTINGS",
+    "WEIGHTS",
     "Weighting",
     "inverse_variance_weights",
     "paper_weights",
@@ -46,6 +47,12 @@ def inverse_variance_weights(expected_cohorts: Floats, noise_multipliers: Floats
     cohorts, noise = np.asarray(expected_cohorts, dtype=np.float64), np.asarray(noise_multipliers, dtype=np.float64)
     raw = cohorts / noise**2
     return tuple(float(weight) for weight in raw / (raw * cohorts).sum())
+
+
+WEIGHTS: dict[Weighting, Callable[[Floats, Floats], tuple[float, ...]]] = {
+    "paper": lambda expected_cohorts, _: paper_weights(expected_cohorts),
+    "inverse-variance": inverse_variance_weights,
+}
 
 
 def step_size(weights: Floats, expected_cohorts: Floats) -> float:

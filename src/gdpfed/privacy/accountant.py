@@ -17,11 +17,10 @@ Guarantees (tests of the same name):
   empty_promise_is_refused     a delta that is not below half the probability of taking part at all.
 """
 
-import contextlib
 import importlib.metadata
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -122,8 +121,8 @@ def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1."""
     if not 0 < delta < 1:
         raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, well below 1 / number of "
-            f"clients"
+            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, which should be well below "
+            f"1 / number of clients"
         )
     return float(delta)
 
@@ -163,8 +162,7 @@ def grid_interval(epsilon: float, num_rounds: int, relative_error: float = _FINE
 
 
 def delta_after_rounding(delta: float, num_rounds: int) -> float:
-    """What is left of ``delta`` when the rounding errors of composing so many rounds are charged to it; 0 if nothing
-    is."""
+    """What is left of ``delta`` once the rounding errors of composing so many rounds are charged to it; at least 0."""
     return max(delta - num_rounds * _DELTA_ROUNDING_PER_ROUND, 0.0)
 
 
@@ -208,8 +206,8 @@ def epsilon_of(mechanism: SampledGaussian, *, delta: float, accountant: Accounta
 def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
     if sampling_rate == 1:
         return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
-    delta = delta_after_rounding(delta, num_rounds)
-    if delta == 0:
+    allowed = delta_after_rounding(delta, num_rounds)
+    if allowed == 0:
         return math.inf
     from gdpfed.privacy import pld
 
@@ -218,17 +216,21 @@ def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: i
         sampling_rate=sampling_rate,
         num_rounds=num_rounds,
         grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
-    ).get_epsilon_for_delta(delta)
+    ).get_epsilon_for_delta(allowed)
     if not math.isfinite(rough):
         return math.inf
-    return _or_infinite(
-        pld.composed_distribution(
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            num_rounds=num_rounds,
-            grid_interval=grid_interval(rough, num_rounds),
-        ).get_epsilon_for_delta(delta)
-    )
+    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
+    return _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
+
+
+def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float) -> float:
+    allowed = delta_after_rounding(delta, mechanism.num_rounds)
+    if allowed == 0:
+        return math.inf
+    from gdpfed.privacy import pld
+
+    composed = pld.composed_distribution(**vars(mechanism), grid_interval=interval)
+    return _or_infinite(composed.get_epsilon_for_delta(allowed))
 
 
 def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accountant = "pld") -> float:
@@ -239,59 +241,34 @@ def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accou
     if check_accountant(accountant) == "rdp" or mechanism.sampling_rate in (0, 1) or mechanism.noise_multiplier == 0:
         return epsilon_of(mechanism, delta=delta, accountant=accountant)
     check_delta(delta)
-    delta = delta_after_rounding(delta, mechanism.num_rounds)
-    if delta == 0:
-        return math.inf
-    from gdpfed.privacy import pld
-
-    return _or_infinite(
-        pld.composed_distribution(
-            noise_multiplier=mechanism.noise_multiplier,
-            sampling_rate=mechanism.sampling_rate,
-            num_rounds=mechanism.num_rounds,
-            grid_interval=grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR),
-        ).get_epsilon_for_delta(delta)
-    )
+    return _epsilon_on_grid(mechanism, delta, grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR))
 
 
 @remembered
 def _rdp_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    return _rdp_epsilon_over(
-        None, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds, delta=delta
-    )
+    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
+    return _rdp_epsilon_over(None, mechanism, delta)
 
 
 def rough_rdp_epsilon(mechanism: SampledGaussian, *, delta: float) -> float:
     """The RDP epsilon over a sixth of the orders, some per cent too large at worst: for searches, never for a claim."""
-    return _rdp_epsilon_over(
-        _FEW_ORDERS,
-        noise_multiplier=mechanism.noise_multiplier,
-        sampling_rate=mechanism.sampling_rate,
-        num_rounds=mechanism.num_rounds,
-        delta=delta,
-    )
+    return _rdp_epsilon_over(_FEW_ORDERS, mechanism, delta)
 
 
-def _rdp_epsilon_over(
-    orders: tuple[float, ...] | None, *, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float
-) -> float:
+def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussian, delta: float) -> float:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
-    round_event = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    one_round = dp_accounting.PoissonSampledDpEvent(
+        mechanism.sampling_rate, dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
+    )
     judge = RdpAccountant(orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    with _without_order_warnings():
-        judge.compose(dp_accounting.SelfComposedDpEvent(round_event, num_rounds))
-    return _or_infinite(judge.get_epsilon(delta))
-
-
-@contextlib.contextmanager
-def _without_order_warnings() -> Iterator[None]:
-    """dp-accounting warns of each Renyi order that it leaves out; leaving one out can only raise epsilon."""
+    # dp-accounting warns of each Renyi order that it leaves out; leaving one out can only raise epsilon.
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        judge.compose(dp_accounting.SelfComposedDpEvent(one_round, mechanism.num_rounds))
     finally:
         logger.setLevel(level)
+    return _or_infinite(judge.get_epsilon(delta))

@@ -27,6 +27,7 @@ import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import check_delta, delta_after_rounding, gaussian_epsilon, grid_interval
+from gdpfed.privacy.calibrate import most_allowed
 from gdpfed.privacy.rounding import delta_up
 
 __all__ = [
@@ -56,15 +57,7 @@ def max_participations_for(*, noise_multiplier: float, epsilon: float, delta: fl
     def allowed(count: int) -> bool:
         return server_epsilon(noise_multiplier=noise_multiplier, num_participations=count, delta=delta) <= epsilon
 
-    if not allowed(1):
-        return 0
-    most, too_many = 1, 2
-    while allowed(too_many) and too_many <= _MAX_PARTICIPATIONS:
-        most, too_many = too_many, too_many * 2
-    while too_many - most > 1:
-        middle = (most + too_many) // 2
-        most, too_many = (middle, too_many) if allowed(middle) else (most, middle)
-    return min(most, _MAX_PARTICIPATIONS)
+    return most_allowed(allowed, limit=_MAX_PARTICIPATIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +149,8 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
     spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
     if not math.isfinite(spent):
         raise PrivacyError(
-            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: raise delta, or declare fewer "
-            f"clients per person"
+            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "
+            f"raise delta, or declare fewer clients per person"
         )
     return spent
 

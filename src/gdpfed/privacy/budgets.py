@@ -13,6 +13,7 @@ Guarantees (tests of the same name):
   formats_agree             the same clients read from CSV, JSON and Parquet give equal budgets.
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -93,7 +94,9 @@ class Budgets:
         if not np.isnan(self.deltas).any():
             return float(self.deltas.max())
         if len(self) == 1:
-            raise InputError("expected --delta for a single client: the default num_clients ** -1.1 would be 1")
+            raise InputError(
+                "expected a delta for a single client, got none: the default num_clients ** -1.1 would be 1"
+            )
         return math.pow(len(self), -1.1)
 
 
@@ -131,12 +134,10 @@ def _number(value: object, *, field: str, where: str) -> float:
     """A float from a cell; a missing one is NaN, a word is refused."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InputError(f"expected a number as {field}, got {value!r} {where}")
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        raise InputError(f"expected a number as {field}, got {value!r} {where}") from None
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(value)
+    raise InputError(f"expected a number as {field}, got {value!r} {where}")
 
 
 def read_budgets(path: str | Path) -> Budgets:
@@ -162,10 +163,10 @@ def read_budgets(path: str | Path) -> Budgets:
 def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
     for required in ("client", "epsilon"):
         if required not in columns:
-            found = ", ".join(repr(name) for name in columns) or "no columns"
+            present = ", ".join(repr(name) for name in columns) or "no columns"
             near = next((name for name in columns if suggestion(name, [required])), None)
             hint = f" (rename {near!r} to {required!r}?)" if near is not None else ""
-            raise InputError(f"expected a column {required!r} in {source!r}, found {found}{hint}")
+            raise InputError(f"expected a column {required!r} in {source!r}, got {present}{hint}")
     unknown = [name for name in columns if name not in _COLUMNS]
     if unknown:
         hint = suggestion(unknown[0], _COLUMNS)
@@ -207,16 +208,16 @@ def _csv_columns(path: Path) -> dict[str, list[Any]]:
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise InputError(f"expected {len(header)} fields in line {number} of {str(path)!r}, got {len(row)}")
-    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(header)}
+    return {name: list(cells) for name, *cells in zip(header, *rows[1:], strict=True)}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, in which every key may stand once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InputError(f"expected every client once, got {name!r} {times} times: keep one entry for each client")
-    return found
+    return content
 
 
 def _json_columns(path: Path) -> dict[str, list[Any]]:

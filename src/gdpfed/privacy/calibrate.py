@@ -16,6 +16,7 @@ Guarantees (tests of the same name):
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.privacy.accountant import (
@@ -36,6 +37,7 @@ from gdpfed.privacy.rounding import allowance
 
 __all__ = [
     "check_epsilon",
+    "most_allowed",
     "noise_multiplier_for",
     "num_rounds_for",
     "rough_noise_multiplier",
@@ -45,7 +47,7 @@ __all__ = [
 
 _NOISE_RANGE = (0.02, 1e6)
 _MAX_EPSILON = 1e6
-_RATE_RANGE = (1e-9, 1.0)
+_SMALLEST_RATE = 1e-9
 # Where the search stops, relative to the parameter, and how far on the safe side of the root it aims.
 _TOLERANCE, _MARGIN = 1e-6, 3e-7
 
@@ -57,129 +59,121 @@ def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
     return float(epsilon)
 
 
-def _gap(parameter: SampledGaussian, *, epsilon: float, delta: float, interval: float, both: bool) -> float:
-    """log(delta at ``epsilon``) - log(``delta``), on a PLD grid: negative where the budget is kept."""
-    allowed = delta_after_rounding(delta, parameter.num_rounds)
-    if allowed == 0:
-        return 1e3
-    from gdpfed.privacy import pld
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """A budget, and the mechanisms among which the one that just keeps it is sought.
 
-    build = pld.composed_distribution if both else pld.composed_remove
-    composed = build(
-        noise_multiplier=parameter.noise_multiplier,
-        sampling_rate=parameter.sampling_rate,
-        num_rounds=parameter.num_rounds,
-        grid_interval=interval,
-    )
-    return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300)) - math.log(allowed)
+    x is the logarithm of the noise or of the rate; ``safe_side`` is +1 where a larger one costs less, else -1.
+    """
 
+    mechanism: Callable[[float], SampledGaussian]
+    guess: float
+    low: float
+    high: float
+    safe_side: int
+    epsilon: float
+    delta: float
+    accountant: Accountant
 
-def _bracketed_root(
-    function: Callable[[float], float], guess: float, *, low: float, high: float, rising: bool, tolerance: float
-) -> tuple[float, float] | None:
-    """Root and slope of a monotone function near ``guess``; None if it has none between ``low`` and ``high``."""
-    seen: dict[float, float] = {}
+    def exact(self) -> float | None:
+        """The x at which the mechanism just keeps the budget, approached from the safe side; None if there is none."""
+        if self.accountant == "pld" and self.mechanism(self.high).sampling_rate < 1:
+            found = self._rough_pld()
+            if found is None:
+                return None
+            x, slope = found
+            interval = grid_interval(self.epsilon, self.mechanism(x).num_rounds)
+            for _ in range(8):
+                x += self.safe_side * _MARGIN
+                gap = self._gap(x, interval, both=True)
+                if -_TOLERANCE <= gap / abs(slope) <= 0:
+                    break
+                x -= gap / slope
+        else:
+            found = self._root(lambda x: self._excess(self._spent(x)), tolerance=_MARGIN)
+            if found is None:
+                return None
+            x = found[0] + self.safe_side * _MARGIN
+        step = _MARGIN
+        while self._spent(min(max(x, self.low), self.high)) > self.epsilon:
+            x += self.safe_side * step
+            step *= 2
+            if step > 1:
+                return None
+        return min(max(x, self.low), self.high)
 
-    def known(x: float) -> float:
-        if x not in seen:
-            seen[x] = function(x)
-        return seen[x]
-
-    near = min(max(guess, low), high)
-    upwards = (known(near) < 0) == rising
-    step, far = 0.1, near
-    while known(far) * known(near) > 0:
-        near, limit = far, high if upwards else low
-        if near == limit:
+    def rough(self) -> float | None:
+        """About that x: to 1e-4 by PLD, to some per mille by RDP; None where a full search is called for."""
+        if self.mechanism(self.high).sampling_rate == 1:
             return None
-        far = min(near + step, limit) if upwards else max(near - step, limit)
-        step *= 2
-    if near == far:
-        far = near + (1e-3 if upwards else -1e-3)
-        return near, (known(far) - known(near)) / (far - near)
-    from scipy import optimize
+        if self.accountant == "pld":
+            found = self._rough_pld()
+        else:
+            found = self._root(
+                lambda x: self._excess(rough_rdp_epsilon(self.mechanism(x), delta=self.delta)), tolerance=1e-5
+            )
+        return None if found is None else found[0]
 
-    root = float(optimize.brentq(known, near, far, xtol=tolerance, rtol=1e-12))
-    one, other = sorted(seen, key=lambda x: abs(x - root))[:2]
-    return root, (known(other) - known(one)) / (other - one)
+    def _spent(self, x: float) -> float:
+        return epsilon_of(self.mechanism(x), delta=self.delta, accountant=self.accountant)
 
+    def _excess(self, spent: float) -> float:
+        return math.log(min(max(spent, 1e-300), 1e300)) - math.log(self.epsilon)
 
-def _rough_pld(
-    mechanism: Callable[[float], SampledGaussian],
-    guess: float,
-    *,
-    low: float,
-    high: float,
-    epsilon: float,
-    delta: float,
-    safe_side: int,
-) -> tuple[float, float] | None:
-    """The logarithm of the calibrated parameter to about 1e-5, from coarse grids, and the slope there."""
-    num_rounds = mechanism(guess).num_rounds
-    interval = grid_interval(epsilon, num_rounds, COARSE_RELATIVE_ERROR)
+    def _gap(self, x: float, interval: float, *, both: bool = False) -> float:
+        """log(delta at the epsilon) - log(the delta), on a PLD grid: negative where the budget is kept."""
+        mechanism = self.mechanism(x)
+        allowed = delta_after_rounding(self.delta, mechanism.num_rounds)
+        if allowed == 0:
+            return 1e3
+        from gdpfed.privacy import pld
 
-    def gap(x: float, grid: float) -> float:
-        return _gap(mechanism(x), epsilon=epsilon, delta=delta, interval=grid, both=False)
+        build = pld.composed_distribution if both else pld.composed_remove
+        composed = build(**vars(mechanism), grid_interval=interval)
+        return math.log(max(float(composed.get_delta_for_epsilon(self.epsilon)), 1e-300)) - math.log(allowed)
 
-    found = _bracketed_root(lambda x: gap(x, interval), guess, low=low, high=high, rising=safe_side < 0, tolerance=1e-4)
-    if found is None:
-        return None
-    root, slope = found
-    if not (math.isfinite(slope) and slope):
-        return None
-    wide = root - gap(root, interval) / slope
-    narrow = wide - gap(wide, interval / 2) / slope
-    # The discretisation error is quadratic in the interval: Richardson's extrapolation to a fine one.
-    fine = grid_interval(epsilon, num_rounds)
-    return narrow - (wide - narrow) / 3 * (1 - (2 * fine / interval) ** 2), slope
-
-
-def _solve(
-    mechanism: Callable[[float], SampledGaussian],
-    guess: float,
-    *,
-    low: float,
-    high: float,
-    epsilon: float,
-    delta: float,
-    accountant: Accountant,
-    safe_side: int,
-) -> float | None:
-    """The logarithm x of a parameter at which ``mechanism(x)`` just keeps the budget, approached from the
-    ``safe_side`` (+1 or -1)."""
-
-    def exceeds(x: float) -> bool:
-        return epsilon_of(mechanism(x), delta=delta, accountant=accountant) > epsilon
-
-    if accountant == "pld" and mechanism(high).sampling_rate < 1:
-        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta, safe_side=safe_side)
+    def _rough_pld(self) -> tuple[float, float] | None:
+        """x to about 1e-5, from coarse grids, and the slope there."""
+        num_rounds = self.mechanism(self.guess).num_rounds
+        interval = grid_interval(self.epsilon, num_rounds, COARSE_RELATIVE_ERROR)
+        found = self._root(lambda x: self._gap(x, interval), tolerance=1e-4)
         if found is None:
             return None
-        x, slope = found
-        interval = grid_interval(epsilon, mechanism(x).num_rounds)
-        for _ in range(8):
-            x += safe_side * _MARGIN
-            gap = _gap(mechanism(x), epsilon=epsilon, delta=delta, interval=interval, both=True)
-            if -_TOLERANCE <= gap / abs(slope) <= 0:
-                break
-            x -= gap / slope
-    else:
-
-        def excess(x: float) -> float:
-            spent = epsilon_of(mechanism(x), delta=delta, accountant=accountant)
-            return math.log(min(max(spent, 1e-300), 1e300)) - math.log(epsilon)
-
-        found = _bracketed_root(excess, guess, low=low, high=high, rising=safe_side < 0, tolerance=_MARGIN)
-        if found is None:
+        root, slope = found
+        if not (math.isfinite(slope) and slope):
             return None
-        x = found[0] + safe_side * _MARGIN
-    step = _MARGIN
-    while exceeds(min(max(x, low), high)):
-        x += safe_side * step
-        step *= 2
-        if step > 1:
-            return None
-    return min(max(x, low), high)
+        wide = root - self._gap(root, interval) / slope
+        narrow = wide - self._gap(wide, interval / 2) / slope
+        # The discretisation error is quadratic in the interval: Richardson's extrapolation to a fine one.
+        fine = grid_interval(self.epsilon, num_rounds)
+        return narrow - (wide - narrow) / 3 * (1 - (2 * fine / interval) ** 2), slope
+
+    def _root(self, function: Callable[[float], float], *, tolerance: float) -> tuple[float, float] | None:
+        """Root and slope of a monotone function near the guess; None if it has none between the bounds."""
+        seen: dict[float, float] = {}
+
+        def known(x: float) -> float:
+            if x not in seen:
+                seen[x] = function(x)
+            return seen[x]
+
+        near = min(max(self.guess, self.low), self.high)
+        upwards = (known(near) < 0) == (self.safe_side < 0)
+        step, far = 0.1, near
+        while known(far) * known(near) > 0:
+            near, limit = far, self.high if upwards else self.low
+            if near == limit:
+                return None
+            far = min(near + step, limit) if upwards else max(near - step, limit)
+            step *= 2
+        if near == far:
+            far = near + (1e-3 if upwards else -1e-3)
+            return near, (known(far) - known(near)) / (far - near)
+        from scipy import optimize
+
+        root = float(optimize.brentq(known, near, far, xtol=tolerance, rtol=1e-12))
+        one, other = sorted(seen, key=lambda x: abs(x - root))[:2]
+        return root, (known(other) - known(one)) / (other - one)
 
 
 def _gaussian_limit(*, epsilon: float, delta: float) -> float:
@@ -189,26 +183,44 @@ def _gaussian_limit(*, epsilon: float, delta: float) -> float:
     return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
-def _guess_noise(*, epsilon: float, delta: float, sampling_rate: float, num_rounds: int) -> float:
+def _search_noise(
+    *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
+) -> _Search:
     mu = _gaussian_limit(epsilon=epsilon, delta=delta)
-    return -0.5 * math.log(math.log1p((mu / sampling_rate) ** 2 / num_rounds))
-
-
-def _guess_rate(*, epsilon: float, delta: float, noise_multiplier: float, num_rounds: int) -> float:
-    mu = _gaussian_limit(epsilon=epsilon, delta=delta)
-    exponent = min(noise_multiplier**-2, 500.0)
-    return math.log(mu) - 0.5 * (math.log(num_rounds) + math.log(math.expm1(exponent)))
-
-
-def _mechanism_of_noise(sampling_rate: float, num_rounds: int) -> Callable[[float], SampledGaussian]:
-    return lambda log_noise: SampledGaussian(
-        noise_multiplier=math.exp(log_noise), sampling_rate=sampling_rate, num_rounds=num_rounds
+    return _Search(
+        mechanism=lambda log_noise: SampledGaussian(
+            noise_multiplier=math.exp(log_noise), sampling_rate=sampling_rate, num_rounds=num_rounds
+        ),
+        guess=-0.5 * math.log(math.log1p((mu / sampling_rate) ** 2 / num_rounds)),
+        low=math.log(_NOISE_RANGE[0]),
+        high=math.log(_NOISE_RANGE[1]),
+        safe_side=+1,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
     )
 
 
-def _mechanism_of_rate(noise_multiplier: float, num_rounds: int) -> Callable[[float], SampledGaussian]:
-    return lambda log_rate: SampledGaussian(
-        noise_multiplier=noise_multiplier, sampling_rate=min(math.exp(log_rate), 1.0), num_rounds=num_rounds
+def _search_rate(
+    *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
+) -> _Search | None:
+    """None where taking part in every round is within the budget."""
+    everyone = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
+    if epsilon_of(everyone, delta=delta, accountant=accountant) <= epsilon:
+        return None
+    mu = _gaussian_limit(epsilon=epsilon, delta=delta)
+    exponent = min(noise_multiplier**-2, 500.0)
+    return _Search(
+        mechanism=lambda log_rate: SampledGaussian(
+            noise_multiplier=noise_multiplier, sampling_rate=min(math.exp(log_rate), 1.0), num_rounds=num_rounds
+        ),
+        guess=math.log(mu) - 0.5 * (math.log(num_rounds) + math.log(math.expm1(exponent))),
+        low=math.log(_SMALLEST_RATE),
+        high=-1e-9,
+        safe_side=-1,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
     )
 
 
@@ -238,24 +250,17 @@ def noise_multiplier_for(
 def _noise_multiplier_for(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
 ) -> float:
-    solved = _solve(
-        _mechanism_of_noise(sampling_rate, num_rounds),
-        _guess_noise(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds),
-        low=math.log(_NOISE_RANGE[0]),
-        high=math.log(_NOISE_RANGE[1]),
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        safe_side=+1,
-    )
-    if solved is None:
+    found = _search_noise(
+        epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
+    ).exact()
+    if found is None:
         raise PrivacyError(
-            f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets epsilon={epsilon:g} at "
-            f"delta={allowance(delta)} over {num_rounds} rounds at sampling rate {sampling_rate:.4g} ({accountant}): "
-            f"epsilon or delta is out of range (PLD resolves no delta below about 1e-16 for each round): change them, "
-            f"the rounds or the rate"
+            f"no noise multiplier between {_NOISE_RANGE[0]:g} and {_NOISE_RANGE[1]:g} meets "
+            f"epsilon={allowance(epsilon)} at delta={allowance(delta)} over {num_rounds} rounds at sampling rate "
+            f"{sampling_rate:.4g} ({accountant}): epsilon or delta is out of range (PLD resolves no delta below about "
+            f"1e-16 for each round); change them, the rounds or the rate"
         )
-    return math.exp(solved)
+    return math.exp(found)
 
 
 def sampling_rate_for(
@@ -277,40 +282,24 @@ def sampling_rate_for(
     )
 
 
-def _always_taking_part_is_allowed(
-    *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
-) -> bool:
-    everyone = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
-    return epsilon_of(everyone, delta=delta, accountant=accountant) <= epsilon
-
-
 @remembered
 def _sampling_rate_for(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
 ) -> float:
-    if _always_taking_part_is_allowed(
+    search = _search_rate(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
-    ):
-        return 1.0
-    solved = _solve(
-        _mechanism_of_rate(noise_multiplier, num_rounds),
-        _guess_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, num_rounds=num_rounds),
-        low=math.log(_RATE_RANGE[0]),
-        high=-1e-9,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        safe_side=-1,
     )
-    if solved is None:
+    if search is None:
+        return 1.0
+    found = search.exact()
+    if found is None:
         raise PrivacyError(
-            f"no sampling rate above {_RATE_RANGE[0]:g} meets epsilon={epsilon:g} at delta={allowance(delta)} with "
-            f"noise multiplier {noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the "
-            f"noise, epsilon or delta, or lower the rounds"
+            f"no sampling rate above {_SMALLEST_RATE:g} meets epsilon={allowance(epsilon)} at delta={allowance(delta)} "
+            f"with noise multiplier {noise_multiplier:.4g} over {num_rounds} rounds ({accountant}): raise the noise, "
+            f"epsilon or delta, or lower the rounds"
         )
-    rate = math.exp(solved)
-    check_promises_something(delta=delta, sampling_rates=[rate], num_rounds=num_rounds)
-    return rate
+    check_promises_something(delta=delta, sampling_rates=[math.exp(found)], num_rounds=num_rounds)
+    return math.exp(found)
 
 
 def num_rounds_for(
@@ -318,17 +307,7 @@ def num_rounds_for(
 ) -> int:
     """The most rounds that the budget allows, 0 if not even one; at most ``MAX_ROUNDS``."""
     check_epsilon(epsilon)
-    check_delta(delta)
     check_accountant(accountant)
-    most = _most_rounds(noise_multiplier, sampling_rate, epsilon=epsilon, delta=delta, accountant=accountant)
-    if most:
-        check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=most)
-    return most
-
-
-def _most_rounds(
-    noise_multiplier: float, sampling_rate: float, *, epsilon: float, delta: float, accountant: Accountant
-) -> int:
 
     def allowed(num_rounds: int) -> bool:
         mechanism = SampledGaussian(
@@ -336,47 +315,23 @@ def _most_rounds(
         )
         return epsilon_of(mechanism, delta=delta, accountant=accountant) <= epsilon
 
-    if not allowed(1):
-        return 0
-    most, too_many = 1, 2
+    most = most_allowed(allowed, limit=MAX_ROUNDS)
+    if most:
+        check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=most)
+    return most
+
+
+def most_allowed(allowed: Callable[[int], bool], *, limit: int) -> int:
+    """The largest number up to ``limit`` that is allowed, 0 if not even 1 is; all below an allowed one must be."""
+    most, too_many = 0, 1
     while allowed(too_many):
-        most, too_many = too_many, too_many * 2
-        if too_many > MAX_ROUNDS:
-            return MAX_ROUNDS if allowed(MAX_ROUNDS) else _bisected(allowed, most, MAX_ROUNDS)
-    return _bisected(allowed, most, too_many)
-
-
-def _bisected(allowed: Callable[[int], bool], most: int, too_many: int) -> int:
+        if too_many == limit:
+            return limit
+        most, too_many = too_many, min(too_many * 2, limit)
     while too_many - most > 1:
         middle = (most + too_many) // 2
         most, too_many = (middle, too_many) if allowed(middle) else (most, middle)
     return most
-
-
-def _rough(
-    mechanism: Callable[[float], SampledGaussian],
-    guess: float,
-    *,
-    low: float,
-    high: float,
-    epsilon: float,
-    delta: float,
-    accountant: Accountant,
-    safe_side: int,
-) -> float | None:
-    """The logarithm of the calibrated parameter: to 1e-4 by PLD, to some per mille by RDP; None where a full search is
-    called for."""
-    if mechanism(high).sampling_rate == 1:
-        return None
-    if accountant == "pld":
-        found = _rough_pld(mechanism, guess, low=low, high=high, epsilon=epsilon, delta=delta, safe_side=safe_side)
-    else:
-
-        def excess(x: float) -> float:
-            return math.log(min(max(rough_rdp_epsilon(mechanism(x), delta=delta), 1e-300), 1e300)) - math.log(epsilon)
-
-        found = _bracketed_root(excess, guess, low=low, high=high, rising=safe_side < 0, tolerance=1e-5)
-    return None if found is None else found[0]
 
 
 @remembered
@@ -384,16 +339,9 @@ def rough_noise_multiplier(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
 ) -> float:
     """About the noise multiplier, quickly, for choosing groups and rates; never for a mechanism that runs."""
-    found = _rough(
-        _mechanism_of_noise(sampling_rate, num_rounds),
-        _guess_noise(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds),
-        low=math.log(_NOISE_RANGE[0]),
-        high=math.log(_NOISE_RANGE[1]),
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        safe_side=+1,
-    )
+    found = _search_noise(
+        epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
+    ).rough()
     if found is not None:
         return math.exp(found)
     return noise_multiplier_for(
@@ -406,21 +354,14 @@ def rough_sampling_rate(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
 ) -> float:
     """About the sampling rate, quickly, for choosing a common noise; never for a mechanism that runs."""
-    if not _always_taking_part_is_allowed(
+    search = _search_rate(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
-    ):
-        found = _rough(
-            _mechanism_of_rate(noise_multiplier, num_rounds),
-            _guess_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, num_rounds=num_rounds),
-            low=math.log(_RATE_RANGE[0]),
-            high=-1e-9,
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-            safe_side=-1,
-        )
-        if found is not None:
-            return math.exp(found)
+    )
+    if search is None:
+        return 1.0
+    found = search.rough()
+    if found is not None:
+        return math.exp(found)
     return sampling_rate_for(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
     )
