@@ -6,6 +6,7 @@ from gdpfed.errors import InputError
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of, gaussian_epsilon
 from gdpfed.privacy.adversaries import (
     LinkedSum,
+    chained_epsilon,
     max_participations_for,
     person_epsilon,
     server_epsilon,
@@ -103,3 +104,15 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match="max_participations"):
         server_view(noise_multiplier=1.0, sampling_rate=0.1, num_rounds=5, delta=DELTA, max_participations=0)
     assert math.isinf(person_epsilon(sums=[linked(1, 0.1, 0.0)], num_rounds=1, delta=DELTA))
+
+
+@pytest.mark.parametrize(("rate", "noise", "asks"), [(0.1, 1.3, 10), (0.4, 2.2, 10), (1.0, 6.0, 5), (0.02, 1.0, 30)])
+def test_chains_hold_for_every_alignment(rate: float, noise: float, asks: int) -> None:
+    """Two clients of one person in a rotation: asked always together, never, or in some of the rounds."""
+    one = SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=asks)
+    bound = chained_epsilon([one, one], delta=DELTA, accountant="pld")
+    together = person_epsilon(sums=[linked(2, rate, noise)], num_rounds=asks, delta=DELTA)
+    apart = epsilon_of(SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=2 * asks), delta=DELTA)
+    assert epsilon_of(one, delta=DELTA) < apart < bound
+    assert together < bound < 1.6 * together
+    assert chained_epsilon([one], delta=DELTA, accountant="pld") == epsilon_of(one, delta=DELTA)

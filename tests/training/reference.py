@@ -7,6 +7,7 @@ again, so one suite runs against both and a mistake in either shows. Never for s
 
 import copy
 import math
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -47,6 +48,11 @@ def reference_round(
     for client in range(len(assignment)):
         place = int(assignment[client])
         group = plan.groups[place]
+        if plan.sampling == "rotation":
+            if not _is_turn(plan, assignment, client, seed=seed, round_number=state.round_number):
+                continue
+            cohort[place] += 1
+            participations[client] += 1
         if coins[client] >= group.sampling_rate:
             continue
         if plan.max_participations is not None and participations[client] >= plan.max_participations:
@@ -60,8 +66,9 @@ def reference_round(
             update = update / norm * group.clip_norm
             clipped += 1
         sums[place] += group.scale * update
-        cohort[place] += 1
-        participations[client] += 1
+        if plan.sampling == "poisson":
+            cohort[place] += 1
+            participations[client] += 1
 
     step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
     parameters = (state.parameters.double() + torch.from_numpy(step)).float()
@@ -80,11 +87,23 @@ def reference_round(
     record = RoundRecord(
         round_number=state.round_number,
         cohort=tuple(cohort),
-        clipped=clipped,
-        dropped=dropped,
+        clipped=None if plan.sampling == "rotation" else clipped,
+        dropped=None if plan.sampling == "rotation" else dropped,
         update_norm=_norm(step),
     )
     return following, record
+
+
+def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: int, round_number: int) -> bool:
+    """Whether the arc of a round passes over the client: one of its copies, a whole circle apart, lies in it."""
+    group = int(assignment[client])
+    members = [other for other in range(len(assignment)) if assignment[other] == group]
+    circle = list(streams.generator(seed, "rotation", client=group).permutation(np.array(members)))
+    position, size = circle.index(client), len(members)
+    assert plan.asks is not None
+    begin = math.floor(Fraction(round_number * size * plan.asks, plan.num_rounds))
+    end = math.floor(Fraction((round_number + 1) * size * plan.asks, plan.num_rounds))
+    return any(begin <= position + turn * size < end for turn in range(plan.asks + 1))
 
 
 def _train_client(

@@ -63,6 +63,34 @@ def test_fast_equals_reference(method: str, kind: str) -> None:
         assert of_fast.clipped > 0
 
 
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.is_private])
+def test_fast_equals_reference_in_a_rotation(method: str) -> None:
+    where = world("cnn")
+    plan = quiet(plan_of(method, asks=3))
+    one = two = where.start()
+    for _ in range(3):
+        (one, of_fast), (two, of_plain) = fast(one, plan, where), plain(two, plan, where)
+        assert dataclasses.replace(of_fast, update_norm=0.0) == dataclasses.replace(of_plain, update_norm=0.0)
+        assert of_fast.clipped is None
+        assert of_fast.dropped is None
+        assert np.array_equal(one.participations, two.participations)
+        torch.testing.assert_close(one.parameters, two.parameters, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["gdpfed+", "pooled", "idp-scale"])
+def test_asking_everybody_in_every_round_has_the_bytes_of_poisson_sampling(method: str) -> None:
+    where = world("cnn")
+    today = always = where.start()
+    for _ in range(4):
+        (today, one), (always, other) = (
+            fast(today, plan_of(method), where),
+            fast(always, plan_of(method, asks=4), where),
+        )
+        assert torch.equal(today.parameters, always.parameters)
+        assert one.update_norm == other.update_norm
+        assert other.cohort == tuple(group.num_clients for group in plan_of(method).groups)
+
+
 @pytest.mark.parametrize("kind", ["cnn", "features"])
 @pytest.mark.parametrize("method", ["gdpfed+", "pooled"])
 def test_fast_equals_reference_with_averaging(method: str, kind: str) -> None:

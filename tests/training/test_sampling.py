@@ -4,9 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from gdpfed.planning.plan import Plan
-from gdpfed.training.sampling import sample_clients, system_coins
+from gdpfed.training.rounds import IntArray, TrainingState
+from gdpfed.training.sampling import sample_clients, simulated, system_coins, tossed
 from tests.training import checkers
 from tests.training.worlds import changed, plan_of
 
@@ -80,3 +82,53 @@ def test_system_coins_are_fair() -> None:
     assert abs(coins.mean() - 0.5) < 5 * np.sqrt(1 / 12 / len(coins))
     assert abs(coins.var() - 1 / 12) < 5 * np.sqrt(1 / 180 / len(coins))
     assert not np.isin(system_coins(1000), coins[:1000]).any()
+
+
+def state(round_number: int, num_clients: int) -> TrainingState:
+    nobody = np.zeros(num_clients, dtype=np.int64)
+    return TrainingState(round_number=round_number, parameters=torch.zeros(1), participations=nobody)
+
+
+def trained_clients(plan: Plan, groups: IntArray, *, round_number: int, seed: int = 0) -> tuple[IntArray, IntArray]:
+    """Who is asked, and who of them trains."""
+    now = state(round_number, len(groups))
+    asked = simulated(plan, groups, seed=seed)(now)
+    training = tossed(lambda _, clients: iter([(clients, torch.zeros(len(clients), 1))]), plan, groups, seed=seed)
+    ((trained, _),) = training(now, asked)
+    return asked, trained
+
+
+def test_everybody_asked_is_poisson() -> None:
+    plan, always = plan_of("pooled"), plan_of("pooled", asks=4)
+    groups = assignment(plan)
+    for round_number in range(4):
+        asked, trained = trained_clients(always, groups, round_number=round_number)
+        poisson, all_of_them = trained_clients(plan, groups, round_number=round_number)
+        assert len(asked) == len(groups)
+        assert np.array_equal(trained, poisson)
+        assert np.array_equal(poisson, all_of_them)
+
+
+def test_coins_are_not_in_the_roster() -> None:
+    """Every client is asked as often as the plan says, whatever its coins; and a coin is as good as its rate.
+
+    400 seeds of 3 asks for each of 40 clients: 48,000 coins, of which the share that says yes is within 5 standard
+    deviations of the plan's, and a yes in one round says nothing of the next.
+    """
+    plan = plan_of("pooled", asks=3)
+    groups = assignment(plan)
+    rates = np.array([group.sampling_rate for group in plan.groups])
+    asks, yes = np.zeros((400, len(groups))), np.zeros((400, len(groups)))
+    for seed in range(400):
+        for round_number in range(4):
+            asked, trained = trained_clients(plan, groups, round_number=round_number, seed=seed)
+            assert set(trained) <= set(asked)
+            asks[seed, asked] += 1
+            yes[seed, trained] += 1
+    assert (asks == 3).all()
+    for number, rate in enumerate(rates):
+        mine = yes[:, groups == number]
+        mean, deviation = 3 * rate, np.sqrt(3 * rate * (1 - rate) / mine.size)
+        assert abs(mine.mean() - mean) < 5 * deviation
+        # Of three independent coins; one coin for all of them would have three times this variance.
+        assert mine.var() < 1.5 * 3 * rate * (1 - rate)

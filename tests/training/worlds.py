@@ -21,7 +21,7 @@ from gdpfed.training import rounds
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
-from gdpfed.training.sampling import poisson
+from gdpfed.training.sampling import simulated, tossed
 from tests.training import reference
 
 T = TypeVar("T")
@@ -93,10 +93,17 @@ def world(kind: str) -> World:
 
 @functools.cache
 def plan_of(
-    method: str, *, budgets: str = BUDGETS, clip_norm: float = 0.3, keep: tuple[float, ...] | None = None
+    method: str,
+    *,
+    budgets: str = BUDGETS,
+    clip_norm: float = 0.3,
+    keep: tuple[float, ...] | None = None,
+    asks: int | None = None,
 ) -> Plan:
-    """Clip norms that some updates exceed and some do not."""
+    """Clip norms that some updates exceed and some do not; with ``asks`` a rotation, of as many trainings."""
     settings = PlanSettings(method=method, num_rounds=4, participation=0.3, clip_norm=clip_norm, keep=keep)
+    if asks is not None:
+        settings = dataclasses.replace(settings, against="server", asks=asks, trainings=1.2)
     return make_plan(parse_compact(budgets), settings)
 
 
@@ -140,8 +147,10 @@ def fast(
         return rounds.run_round(
             state,
             plan=plan,
-            sample=poisson(plan, groups, seed=seed),
-            release=float_release(plan, groups, updates_of(trainer, seed=seed), seed=seed),
+            sample=simulated(plan, groups, seed=seed),
+            release=float_release(
+                plan, groups, tossed(updates_of(trainer, seed=seed), plan, groups, seed=seed), seed=seed
+            ),
             layer_sizes=trainer.layer_sizes,
         )
     finally:

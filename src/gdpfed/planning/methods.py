@@ -29,10 +29,11 @@ from typing import Literal
 import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError, suggestion
+from gdpfed.planning import asks
 from gdpfed.planning.groups import FloatArray, Grouping, Members, group_everyone, make_groups
 from gdpfed.planning.noise_curves import noise_by_rate
 from gdpfed.planning.people import assignment_digest, linked_counts
-from gdpfed.planning.plan import Group, Plan, ReleaseKind, guaranteed
+from gdpfed.planning.plan import ADJACENCIES, Group, Plan, ReleaseKind, SamplingKind, guaranteed
 from gdpfed.planning.rates import largest_rates, paper_rates, sample_rates, snr_rates, uniform_rates
 from gdpfed.planning.settings import KeepRule, PlanSettings, RateRule
 from gdpfed.planning.sparsity import check_keep_fractions, closed_form_keep_fractions, default_keep_fractions
@@ -40,6 +41,9 @@ from gdpfed.planning.weights import WEIGHTS, pooled_signal_to_noise, signal_to_n
 from gdpfed.privacy.accountant import accountant_version
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.calibrate import noise_multiplier_for
+
+# Of those asked: with fewer in a sum the noise of the others would have to be larger.
+_MIN_ROSTER = 0.5
 
 __all__ = ["METHODS", "Choices", "check_method", "make_plan", "two_means_split"]
 
@@ -86,20 +90,33 @@ def check_method(name: str) -> str:
 
 def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
     """Plans ``settings.method`` for these budgets: every epsilon computed, every budget kept, or an error that says
-    why not."""
-    method = METHODS[check_method(settings.method)]
+    why not. Against the server, asks and trainings that are not stated are found first (`asks.py`)."""
+    if METHODS[check_method(settings.method)].is_private:
+        settings = asks.balanced(settings, lambda stated: _planned(budgets, stated))
+    return _planned(budgets, settings)
+
+
+def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
+    method = METHODS[settings.method]
     for name in method.fixed:
         if name in settings.changed():
             raise InputError(f"{settings.method} leaves no choice of {name}: leave {name} out, or take another method")
     release = settings.release or method.release
     if release == "pooled" and settings.weights is not None:
         raise InputError("a pooled sum has one weight: leave weights out")
+    sampling: SamplingKind = "poisson"
+    of_a_client, asked = settings, 1.0
+    if settings.against == "server" and method.is_private and settings.asks and settings.trainings:
+        # A client is in as many releases as it is asked for, in each with the probability of its coin.
+        sampling, asked = "rotation", settings.asks / settings.num_rounds
+        coin = settings.trainings / settings.asks
+        of_a_client = dataclasses.replace(settings, num_rounds=settings.asks, participation=coin)
     if method.has_one_group:
         grouping = group_everyone(budgets, budgets.default_delta if settings.delta is None else settings.delta)
     else:
-        grouping = make_groups(budgets, settings, release=release)
+        grouping = make_groups(budgets, of_a_client, release=release)
     if method.is_private:
-        groups = _mechanisms(grouping, settings, method, release)
+        groups = _mechanisms(grouping, of_a_client, method, release, asked=asked)
     else:
         groups = _without_privacy(grouping, settings)
     if method.projects:
@@ -112,6 +129,10 @@ def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
             grouping=grouping.rule,
             release=release,
             num_rounds=settings.num_rounds,
+            sampling=sampling,
+            adjacency=ADJACENCIES[sampling],
+            asks=settings.asks if sampling == "rotation" else None,
+            min_roster=_MIN_ROSTER if sampling == "rotation" else None,
             clip_norm=settings.clip_norm if method.is_private else math.inf,
             accountant=settings.accountant,
             accountant_version=accountant_version(),
@@ -131,8 +152,13 @@ def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
     return plan
 
 
-def _mechanisms(grouping: Grouping, settings: PlanSettings, method: Choices, release: ReleaseKind) -> tuple[Group, ...]:
-    """Rates, noise, weights, sparsity, in this order; what they cost is still to be computed."""
+def _mechanisms(
+    grouping: Grouping, settings: PlanSettings, method: Choices, release: ReleaseKind, *, asked: float
+) -> tuple[Group, ...]:
+    """Rates, noise, weights, sparsity, in this order; what they cost is still to be computed.
+
+    ``settings`` are those of a client's own releases, in which a fraction ``asked`` of the clients may be.
+    """
     rate_rule = method.rates if settings.rates is None else settings.rates
     noise = settings.noise_multipliers
     if rate_rule == "paper":
@@ -151,7 +177,7 @@ def _mechanisms(grouping: Grouping, settings: PlanSettings, method: Choices, rel
         )
     _expect_one_each("noise multiplier", noise, grouping)
     groups = [
-        _group(members, sampling_rate=rate, noise_multiplier=multiplier, clip_norm=settings.clip_norm)
+        _group(members, sampling_rate=rate, noise_multiplier=multiplier, clip_norm=settings.clip_norm, asked=asked)
         for members, rate, multiplier in zip(grouping.groups, rates, noise, strict=True)
     ]
 
@@ -245,12 +271,19 @@ def _calibrated(members: Members, rate: float, settings: PlanSettings) -> float:
 
 
 def _group(
-    members: Members, *, sampling_rate: float, noise_multiplier: float, clip_norm: float, weight: float = 1.0
+    members: Members,
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    clip_norm: float,
+    asked: float = 1.0,
+    weight: float = 1.0,
 ) -> Group:
     """The group; what its mechanism costs, and often its weight, are still to come."""
     return Group(
         **vars(members),
         sampling_rate=sampling_rate,
+        asked=asked,
         noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,
         weight=weight,
@@ -279,7 +312,7 @@ def _sharing_one_draw(groups: Sequence[Group], settings: PlanSettings, method: C
     return [
         dataclasses.replace(
             group,
-            weight=1 / (settings.participation * num_clients),
+            weight=1 / (group.asked * settings.participation * num_clients),
             clip_norm=settings.clip_norm * mean / group.noise_multiplier,
         )
         for group in groups

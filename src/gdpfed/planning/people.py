@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError, suggestion
-from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
+from gdpfed.privacy.adversaries import LinkedSum, chained_epsilon, person_epsilon
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.rounding import allowance, delta_up, promise
 
@@ -83,6 +83,12 @@ def epsilon_of_a_person(plan: "Plan") -> float | None:
     """The largest epsilon of a person in the declared clients, or in one; None where no overlap was declared."""
     spent = []
     for counts in allocations(plan):
+        if plan.is_rotation:
+            mechanisms = [
+                plan.mechanism(group) for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)
+            ]
+            spent.append(chained_epsilon(mechanisms, delta=plan.largest_delta, accountant=plan.accountant))
+            continue
         clients = [
             [(group.sampling_rate, group.noise_multiplier)] * count
             for group, count in zip(plan.groups, counts, strict=True)

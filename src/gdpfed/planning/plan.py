@@ -5,6 +5,13 @@ says how often its clients take part, how their updates are bounded, how much no
 costs them; a `Plan` is the groups and how their sums are released. Nothing here is a secret: secrets (samples, keys,
 noise) are never fields.
 
+Two kinds of participation (`sampling`):
+  poisson     the server asks whom it samples; every client takes part with its group's probability, each round. The
+              server knows who does: `epsilon_server` is another, larger, epsilon.
+  rotation    the server asks everybody `asks` times, in a public order (`rotation.py`); who is asked tosses a secret
+              coin, and trains, or sends zero, in a way that looks the same. Noise is sized for what the server sees:
+              one epsilon holds against both.
+
 Two shapes of release:
   per-group   each group's sum is released with its own noise, of std noise_multiplier * clip_norm;
   pooled      all groups share one sum and one noise draw. A client's clipped update is multiplied by `scale`;
@@ -19,6 +26,8 @@ Guarantees (tests of the same name):
                                    part at all: any epsilon would be kept.
   linked_people_are_bound          people in several clients are counted by group, for one assignment of the clients,
                                    whose digest is a field: counts without it are refused.
+  one_epsilon_against_both         of a rotation: the cost of `asks` releases at the coin's rate, which is all that the
+                                   server sees; never that of `num_rounds`.
   pooled_noise_is_one              a pooled plan whose groups imply different noise raises PrivacyError.
   a_plan_is_a_value                equal content, equal plan, equal hash; no field can be changed.
 """
@@ -50,10 +59,13 @@ from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["RELEASES", "Group", "Guarantee", "Plan", "ReleaseKind", "guaranteed"]
+__all__ = ["ADJACENCIES", "RELEASES", "Group", "Guarantee", "Plan", "ReleaseKind", "SamplingKind", "guaranteed"]
 
 ReleaseKind = Literal["per-group", "pooled"]
 RELEASES: tuple[ReleaseKind, ...] = get_args(ReleaseKind)
+SamplingKind = Literal["poisson", "rotation"]
+# Between which inputs epsilons hold. In a rotation it is no secret who is enrolled, and when one is asked.
+ADJACENCIES: dict[str, str] = {"poisson": ADJACENCY, "rotation": "zero-out-one-client"}
 
 MAX_CLIENTS = 1_000_000_000
 _LARGEST = 1e9
@@ -61,6 +73,8 @@ _LARGEST = 1e9
 _MAX_LINKED, _MAX_UNLISTED = 12, 4
 # A claim and its recomputation differ by less than this, or the plan is refused.
 _CLAIM_TOLERANCE = 1e-6
+_AGAINST_RELEASE = "whoever sees the released models"
+_AGAINST_BOTH = f"{_AGAINST_RELEASE}, and the server"
 
 
 @documented
@@ -77,7 +91,8 @@ class Group:
     num_clients: int = field(metadata=about("Clients of the group."))
     epsilon: float = field(metadata=about("Promised to each, against whoever sees the models; infinite: nothing."))
     delta: float = field(metadata=about("The failure probability that goes with every epsilon of the group."))
-    sampling_rate: float = field(metadata=about("Probability that a client takes part in a round."))
+    sampling_rate: float = field(metadata=about("Probability that a client takes part in a round in which it may."))
+    asked: float = field(default=1.0, metadata=about("Fraction of its clients that may take part in a round."))
     clip_norm: float = field(metadata=about("L2 bound on one client's update."))
     scale: float = field(default=1.0, metadata=about("Factor on a clipped update in a pooled sum."))
     noise_multiplier: float = field(metadata=about("Noise std on the sum, divided by clip norm and scale."))
@@ -98,6 +113,7 @@ class Group:
         check_delta(self.delta, field=f"delta {where}")
         for name, value, largest in (
             ("sampling_rate", self.sampling_rate, 1.0),
+            ("asked", self.asked, 1.0),
             ("keep_fraction", self.keep_fraction, 1.0),
             ("weight", self.weight, _LARGEST),
             ("scale", self.scale, _LARGEST),
@@ -130,7 +146,7 @@ class Group:
     @property
     def expected_cohort(self) -> float:
         """r_m = q_m n_m: the mean number of its clients in a round, a constant, the only divisor there is."""
-        return self.sampling_rate * self.num_clients
+        return self.asked * self.sampling_rate * self.num_clients
 
     @property
     def noise_std(self) -> float:
@@ -168,7 +184,13 @@ class Plan:
     accountant: Accountant = field(metadata=about("'pld' or 'rdp': who computed the epsilons."))
     accountant_version: str = field(metadata=about("By which version of which library."))
     adjacency: str = field(default=ADJACENCY, metadata=about("Between which inputs epsilons hold."))
-    sampling: str = field(default="poisson", metadata=about("Only 'poisson' is accounted for."))
+    sampling: SamplingKind = field(
+        default="poisson", metadata=about("'poisson': the server samples. 'rotation': it asks; clients toss coins.")
+    )
+    asks: int | None = field(default=None, metadata=about("In a rotation: how often each client is asked."))
+    min_roster: float | None = field(
+        default=None, metadata=about("In a rotation: a sum with less than this fraction of those asked is given up.")
+    )
     server_learning_rate: float = field(default=1.0, metadata=about("Factor on the update."))
     averaging: float = field(default=0.0, metadata=about("How fast the average of the models forgets; 0: no average."))
     max_participations: int | None = field(default=None, metadata=about("Cap on a client's rounds."))
@@ -181,14 +203,16 @@ class Plan:
         if not self.groups:
             raise InputError("expected a plan with at least one group, got none")
         check_accountant(self.accountant)
-        if self.adjacency != ADJACENCY or self.sampling != "poisson":
+        if self.sampling not in ADJACENCIES or self.adjacency != ADJACENCIES[self.sampling]:
+            known = " or ".join(f"sampling={sampling!r} with {name!r}" for sampling, name in ADJACENCIES.items())
             raise PrivacyError(
-                f"expected adjacency={ADJACENCY!r} and sampling='poisson', the only ones that the accountant judges, "
-                f"got {self.adjacency!r} and {self.sampling!r}"
+                f"expected {known}, the only adjacencies that the accountant judges, got {self.sampling!r} with "
+                f"{self.adjacency!r}"
             )
         if self.release not in RELEASES:
             raise InputError(f"expected release 'per-group' or 'pooled', got {self.release!r}")
         check_num_rounds(self.num_rounds)
+        self._check_rotation()
         if not (self.clip_norm == math.inf if not self.is_private else 0 < self.clip_norm <= _LARGEST):
             raise InputError(f"expected clip_norm above 0 and at most {_LARGEST:g}, got clip_norm={self.clip_norm}")
         if not (math.isfinite(self.server_learning_rate) and self.server_learning_rate > 0):
@@ -222,6 +246,23 @@ class Plan:
                 raise InputError(
                     "expected keep_fraction 1 in a pooled plan: there is no sum of a single group to sparsify"
                 )
+
+    def _check_rotation(self) -> None:
+        """Who is asked how often is stated once; a plan that says two things is refused."""
+        if self.sampling == "poisson":
+            if self.asks is not None or self.min_roster is not None or any(group.asked != 1 for group in self.groups):
+                raise PrivacyError("expected asks, min_roster and asked in a rotation only, got sampling='poisson'")
+            return
+        if not self.is_private:
+            raise PrivacyError(f"{self.method} has no privacy: nothing is hidden by a coin; use sampling='poisson'")
+        if self.asks is None or not 1 <= self.asks <= self.num_rounds:
+            raise PrivacyError(f"expected asks from 1 to {self.num_rounds}, the rounds, got asks={self.asks}")
+        if self.min_roster is None or not 0 < self.min_roster <= 1:
+            raise PrivacyError(f"expected min_roster above 0 and at most 1, got min_roster={self.min_roster}")
+        if self.max_participations is not None:
+            raise PrivacyError("expected no max_participations in a rotation: asks is the cap")
+        if any(group.asked != self.asks / self.num_rounds for group in self.groups):
+            raise PrivacyError(f"expected asked={self.asks / self.num_rounds} in every group: asks / num_rounds")
 
     def _check_linked(self) -> None:
         for counts in self.linked:
@@ -264,16 +305,52 @@ class Plan:
         """The mean sampling rate over clients, the paper's q."""
         return self.expected_cohort / self.num_clients
 
+    @property
+    def is_rotation(self) -> bool:
+        """Whether clients are asked in a public order, and toss secret coins."""
+        return self.sampling == "rotation"
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases a client may be in: every round, or in a rotation those for which it is asked."""
+        return self.num_rounds if self.asks is None else self.asks
+
+    @property
+    def trainings(self) -> float:
+        """How often a client trains in the whole run, on average."""
+        return self.participation * self.num_rounds
+
+    @property
+    def participation_cap(self) -> int | None:
+        """How often a client may take part, as the server counts: in a rotation, be asked. None: in every round."""
+        return self.max_participations if self.asks is None else self.asks
+
     def mechanism(self, group: Group) -> SampledGaussian:
         """What the accountant judges for a group."""
         return SampledGaussian(
-            noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate, num_rounds=self.num_rounds
+            noise_multiplier=group.noise_multiplier, sampling_rate=group.sampling_rate, num_rounds=self.num_releases
         )
 
     def server_view(self, group: Group) -> ServerView:
         """What the server learns of a client of the group: by its mean, 99th percentile and largest number of
-        participations."""
-        return server_view(**vars(self.mechanism(group)), delta=group.delta, max_participations=self.max_participations)
+        participations. In a rotation it sees asks, all clients' alike, and what they cost anybody."""
+        mechanism = self.mechanism(group)
+        if self.is_rotation:
+            epsilon = epsilon_of(mechanism, delta=group.delta, accountant=self.accountant)
+            return ServerView(
+                mean_participations=self.num_releases,
+                p99_participations=self.num_releases,
+                max_participations=self.num_releases,
+                epsilon_mean=epsilon,
+                epsilon_p99=epsilon,
+                epsilon_max=epsilon,
+            )
+        return server_view(**vars(mechanism), delta=group.delta, max_participations=self.max_participations)
+
+    @property
+    def adversary(self) -> str:
+        """Against whom the promised epsilons hold."""
+        return _AGAINST_BOTH if self.is_rotation else _AGAINST_RELEASE
 
     @property
     def step_size(self) -> float:
@@ -314,7 +391,7 @@ class Plan:
             epsilon=max(group.epsilon_release for group in self.groups),
             delta=self.largest_delta,
             unit="any one client (clients' data pairwise disjoint)",
-            adversary="whoever sees the released models",
+            adversary=self.adversary,
         )
 
     @property
@@ -332,7 +409,7 @@ class Plan:
             epsilon=self.epsilon_person,
             delta=self.largest_delta,
             unit="; ".join(units),
-            adversary="whoever sees the released models",
+            adversary=self.adversary,
         )
 
     def verify(self) -> None:
@@ -347,7 +424,8 @@ class Plan:
                 raise PrivacyError(
                     f"{group.name!r} would spend epsilon={rounded_up(recomputed.epsilon_release, 6)} at "
                     f"delta={delta_up(group.delta)}, more than its budget of {allowance(group.epsilon)}: at most "
-                    f"{_rounds_within(self, group)} of {self.num_rounds} rounds are allowed with this noise and rate; "
+                    f"{_rounds_within(self, group)} of {self.num_releases} "
+                    f"{'asks' if self.is_rotation else 'rounds'} are allowed with this noise and rate; "
                     f"make the plan again"
                 )
             for name in ("epsilon_release", "epsilon_server"):
@@ -391,7 +469,7 @@ def guaranteed(plan: Plan) -> Plan:
         check_promises_something(
             delta=group.delta,
             sampling_rates=[group.sampling_rate],
-            num_rounds=plan.num_rounds,
+            num_rounds=plan.num_releases,
             whose=f"a client of {group.name!r}",
         )
     for counts in people.allocations(plan):
@@ -399,7 +477,7 @@ def guaranteed(plan: Plan) -> Plan:
         check_promises_something(
             delta=plan.largest_delta,
             sampling_rates=itertools.chain.from_iterable(rates),
-            num_rounds=plan.num_rounds,
+            num_rounds=plan.num_releases,
             whose=f"a person in {sum(counts)} clients",
         )
     groups = tuple(

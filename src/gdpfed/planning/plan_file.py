@@ -36,7 +36,8 @@ _HEADER = """\
 _SHOWN_IN_JSON = (
     "adjacency", "sampling", "accountant", "accountant_version", "num_clients", "num_rounds", "participation",
     "expected_cohort", "clip_norm", "release", "grouping", "server_learning_rate", "averaging", "max_participations",
-    "clients_per_person", "step_size", "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
+    "clients_per_person", "asks", "trainings", "min_roster", "adversary", "step_size", "signal_to_noise",
+    "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
 )  # fmt: skip
 
 
@@ -47,6 +48,8 @@ def _mapping(plan: Plan) -> dict[str, Any]:
     # TOML has no null: an absent key is None. What came later is left out where it is off: hashes stay.
     if not plan.averaging:
         del content["averaging"]
+    if not plan.is_rotation:
+        groups = [{name: value for name, value in group.items() if name != "asked"} for group in groups]
     scalars = {name: value for name, value in content.items() if value is not None}
     return {"format": FORMAT, **scalars, "groups": groups}
 

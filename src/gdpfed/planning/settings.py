@@ -19,7 +19,7 @@ from gdpfed.privacy.accountant import (
     check_num_rounds,
 )
 
-__all__ = ["AUTO_GROUPS", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
+__all__ = ["AUTO_GROUPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
 
 # "auto" makes a group for each distinct budget up to this many, and chooses at most so many beyond.
 AUTO_GROUPS = 8
@@ -28,6 +28,7 @@ AUTO_GROUPS = 8
 _LARGEST = 1e9
 
 GroupRule = Literal["auto", "distinct", "given"] | int | tuple[float, ...]
+Against = Literal["models", "server"]
 RateRule = Literal["uniform", "paper", "snr", "sample"] | tuple[float, ...]
 KeepRule = Literal["none", "paper", "closed-form"] | tuple[float, ...]
 
@@ -37,6 +38,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "keep": ("none", "paper", "closed-form"),
     "weights": WEIGHTINGS,
     "release": RELEASES,
+    "against": ("models", "server"),
 }
 
 
@@ -108,6 +110,26 @@ class PlanSettings:
         "A client that took part in so many rounds is not sampled again. Default: any.",
         allowed="At least 1.",
     )
+    against: Against = setting(
+        "models",
+        "Whom the promise must hold against: 'models', whoever sees the released models, or 'server', the server too: "
+        "it asks every client equally often, and clients toss secret coins whether to train.",
+    )
+    asks: int | None = setting(
+        None,
+        "Against the server: how often each client is asked. Default: what costs least at the signal-to-noise of the "
+        "plan against models.",
+        allowed="From 1 to the rounds.",
+    )
+    trainings: float | None = setting(
+        None,
+        "Against the server: how often a client trains in the whole run, on average. Default: as few as keep the "
+        "signal-to-noise of the plan against models.",
+        allowed="Above 0, at most the asks.",
+    )
+    ask_cost: float = setting(
+        0.25, "Against the server: what an ask costs a client, where a training costs 1.", allowed="At least 0."
+    )
     clients_per_person: int = setting(
         1, "One person's records may sit in so many clients.", allowed="From 1 to 4; list them (linked) beyond."
     )
@@ -132,6 +154,7 @@ class PlanSettings:
             self._expect(name, 0 < value <= _LARGEST, f"a number above 0 and at most {_LARGEST:g}")
         self._expect("averaging", 0 <= self.averaging < 1, "a number from 0, which is off, to below 1")
         self._expect("fairness_floor", 0 < self.fairness_floor <= 1, "a number above 0 and at most 1")
+        self._check_against()
         for name, words in _WORDS.items():
             self._expect_word(name, words)
         if isinstance(self.groups, int):
@@ -142,6 +165,19 @@ class PlanSettings:
         for noise in self.noise_multipliers or ():
             if check_noise_multiplier(noise, field="noise_multipliers") == 0:
                 raise InputError("expected every noise multiplier above 0, got noise_multipliers=0: use method fedavg")
+
+    def _check_against(self) -> None:
+        stated = [name for name in ("asks", "trainings") if getattr(self, name) is not None]
+        if stated and self.against != "server":
+            raise InputError(f"expected {stated[0]} with against='server' only: everybody is asked equally often there")
+        if self.against == "server" and self.max_participations is not None:
+            raise InputError("expected no max_participations with against='server': asks is the cap; leave it out")
+        asks, trainings = self.asks, self.trainings
+        within = asks is None or (isinstance(asks, int) and 1 <= asks <= self.num_rounds)
+        self._expect("asks", within, f"a whole number from 1 to {self.num_rounds}, the rounds")
+        most = self.num_rounds if asks is None else asks
+        self._expect("trainings", trainings is None or 0 < trainings <= most, f"above 0 and at most {most}, the asks")
+        self._expect("ask_cost", 0 <= self.ask_cost <= _LARGEST, f"a number from 0 to {_LARGEST:g}")
 
     def _expect(self, name: str, holds: bool, expected: str) -> None:
         if not holds:

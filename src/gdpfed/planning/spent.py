@@ -7,13 +7,17 @@ import dataclasses
 import math
 
 from gdpfed.planning.plan import Plan
+from gdpfed.planning.rotation import most_asks
 from gdpfed.privacy.accountant import epsilon_bound
 
 __all__ = ["spent_so_far"]
 
 
 def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
-    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy."""
+    """An upper bound on each group's release epsilon after so many rounds; infinite without privacy.
+
+    In a rotation that of its most asked client, which is its epsilon against the server too.
+    """
     if not plan.is_private:
         return (math.inf,) * len(plan.groups)
     if rounds == 0:
@@ -23,7 +27,10 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
     return tuple(
         min(
             epsilon_bound(
-                dataclasses.replace(plan.mechanism(group), num_rounds=rounds),
+                dataclasses.replace(
+                    plan.mechanism(group),
+                    num_rounds=most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds,
+                ),
                 delta=group.delta,
                 accountant=plan.accountant,
             ),

@@ -11,11 +11,16 @@ up under one noise draw (a mixture of Gaussians, sensitivities 0, 1, 2, ...); ac
 is what adding epsilons gives, and composing same-sum clients as if their noise were independent would be wrong:
 `person_epsilon` does both right.
 
+In a rotation a person's clients may be asked in the same rounds or in others, which nobody knows when the plan is made.
+`chained_epsilon` holds for all of them: take the clients away one after the other. If the first step costs (a, delta_1)
+and the second (b, delta_2), both together cost (a + b, delta_1 + e^a delta_2).
+
 Guarantees (tests of the same name):
   server_epsilon_is_exact         equals the analytic Gaussian epsilon of k releases.
   cap_bounds_every_client         no participation count above the cap is possible, and its epsilon is the reported one.
   one_client_per_person_is_the_release_epsilon
   same_sum_is_not_composition     at rate 1 two clients of one sum cost what half the noise costs.
+  chains_hold_for_every_alignment   `chained_epsilon` is above the epsilon of clients in the same sums, and in others.
   person_is_at_most_group_privacy   never above adding epsilons at (1 + e^eps) delta.
 """
 
@@ -26,13 +31,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.privacy.accountant import check_delta, delta_after_rounding, gaussian_epsilon, grid_interval
+from gdpfed.privacy.accountant import (
+    Accountant,
+    SampledGaussian,
+    check_delta,
+    delta_after_rounding,
+    epsilon_of,
+    gaussian_epsilon,
+    grid_interval,
+)
 from gdpfed.privacy.calibrate import most_allowed
 from gdpfed.privacy.rounding import delta_up
 
 __all__ = [
     "LinkedSum",
     "ServerView",
+    "chained_epsilon",
     "max_participations_for",
     "person_epsilon",
     "server_epsilon",
@@ -147,6 +161,22 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
             ).self_compose(num_rounds)
         )
     spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
+    if not math.isfinite(spent):
+        raise PrivacyError(
+            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "
+            f"raise delta, or declare fewer clients per person"
+        )
+    return spent
+
+
+def chained_epsilon(mechanisms: Sequence[SampledGaussian], *, delta: float, accountant: Accountant) -> float:
+    """Epsilon of removing a person who sits in clients with these mechanisms, whatever sums they share."""
+    check_delta(delta)
+    spent = 0.0
+    # The cheapest first: the deltas of later steps weigh more, by what was spent before.
+    for mechanism in sorted(mechanisms, key=lambda each: epsilon_of(each, delta=delta, accountant=accountant)):
+        allowed = delta / len(mechanisms) * math.exp(-spent)
+        spent += epsilon_of(mechanism, delta=allowed, accountant=accountant) if allowed else math.inf
     if not math.isfinite(spent):
         raise PrivacyError(
             f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "

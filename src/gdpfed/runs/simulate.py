@@ -47,7 +47,7 @@ from gdpfed.training.clients.engines import Engine
 from gdpfed.training.releases.charged import ChargedRelease
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates
-from gdpfed.training.sampling import poisson
+from gdpfed.training.sampling import simulated, tossed
 
 __all__ = ["Simulation", "charged_to", "dealt_groups", "dealt_order", "prepare", "run_simulation", "simulate"]
 
@@ -97,8 +97,8 @@ class Simulation:
             initial=self.initial,
             num_clients=len(self.assignment),
             layer_sizes=self.trainer.layer_sizes,
-            sample=poisson(self.plan, self.assignment, seed=self.seed),
-            release=self.release(self.assignment, self.updates),
+            sample=simulated(self.plan, self.assignment, seed=self.seed),
+            release=self.release(self.assignment, tossed(self.updates, self.plan, self.assignment, seed=self.seed)),
             spent=lambda rounds: spent_so_far(self.plan, rounds),
             evaluate=self.evaluate if len(self.test_labels) else None,
             evaluate_every=self.training.evaluate_every,

@@ -3,7 +3,7 @@
 Place: the heart of training; with `planning/plan.py` this is the method. `run_round` is state in, state out: the same
 plan, state and seed give the same bytes. Two functions vary, and nothing else:
 
-    sample      who takes part: `sampling.poisson`, or a deployment's secret coins
+    sample      whom the server asks: `sampling.poisson`, a rotation, or a deployment's secret coins
     release     trains whom it is given, and releases noisy sums: `releases/float_sums.py` (a simulation's seeded float
                 noise), `releases/secure_sums.py` (the integer protocol in this process), `releases/charged.py` (either
                 of them, charged to a ledger), `flower/server/flower_release.py` (a deployment)
@@ -63,9 +63,10 @@ class TrainingState:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What a round tells: the cohort by group (of a deployment, the planned one), and how updates fared.
+    """What a round tells: the cohort by group (those asked; of a deployment, as planned), and how updates fared.
 
-    ``dropped`` updates were not finite and count as zero. ``clipped`` and ``dropped`` are None where nobody may know.
+    ``dropped`` updates were not finite and count as zero. ``clipped`` and ``dropped`` are None where nobody may know:
+    in a deployment, and in a rotation, where they would tell how many coins said yes.
     Of secure sums: so many clients ``vanished`` (in all attempts).
     """
 
@@ -96,7 +97,8 @@ class Released:
 Sample = Callable[[TrainingState], IntArray]
 # Trains these clients, and releases noisy sums.
 Release = Callable[[TrainingState, IntArray], Released]
-# Trains these clients from the state's parameters: chunks of (clients, their updates), in order.
+# Trains these clients from the state's parameters: chunks of (clients, their updates), in order. Who is in no chunk
+# sends zero.
 Updates = Callable[[TrainingState, IntArray], Iterator[tuple[IntArray, Tensor]]]
 
 

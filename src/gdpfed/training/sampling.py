@@ -1,26 +1,70 @@
-"""Who takes part in a round.
+"""Who takes part in a round: whom the server asks, and which of them train.
 
-Place: the first step of a round. Poisson: every client tosses its own coin, with its group's probability, each round. A
-client that reached `max_participations` is left out. In a simulation the coins follow from the seed; in a deployment
-the sample is secret, and the coins (`system_coins`) come from the operating system.
+Place: the first step of a round. Two kinds, as the plan says:
+
+    poisson     the server tosses a coin for every client, with its group's probability, and asks those who take part.
+                A client that reached `max_participations` is left out.
+    rotation    the server asks those whose turn it is (`planning/rotation.py`). Each of them tosses a secret coin, and
+                trains, or sends zero: `tossed` puts that before the training. Nothing after it can tell.
+
+In a simulation coins and order follow from the seed; in a deployment the coins come from the operating system: the
+server's (`system_coins`), or in a rotation each node's own.
 
 Guarantees (tests of the same name):
   cohort_is_poisson           the cohort's variance is n q (1 - q), not 0 as for a fixed size.
   coins_are_independent       between clients and between rounds.
   cap_is_kept                 no client takes part more often than the plan allows.
   system_coins_are_fair       and never the same twice.
+  everybody_asked_is_poisson  a rotation that asks everybody in every round trains whom Poisson sampling would.
+  coins_are_not_in_the_roster who is asked, and what a record says, does not depend on the coins.
 """
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.planning.plan import Plan
-from gdpfed.training.rounds import IntArray, Sample
+from gdpfed.planning.rotation import asked_positions
+from gdpfed.training.rounds import IntArray, Sample, TrainingState, Updates
 
-__all__ = ["chosen_clients", "poisson", "sample_clients", "system_coins"]
+__all__ = ["asked_clients", "chosen_clients", "poisson", "sample_clients", "simulated", "system_coins", "tossed"]
+
+
+def simulated(plan: Plan, assignment: IntArray, *, seed: int) -> Sample:
+    """Whom a simulation's server asks, as the plan says."""
+    if not plan.is_rotation:
+        return poisson(plan, assignment, seed=seed)
+    members = [np.flatnonzero(assignment == number) for number in range(len(plan.groups))]
+    orders = [
+        streams.generator(seed, "rotation", client=number).permutation(clients)
+        for number, clients in enumerate(members)
+    ]
+    return lambda state: asked_clients(plan, orders, round_number=state.round_number)
+
+
+def asked_clients(plan: Plan, orders: list[IntArray], *, round_number: int) -> IntArray:
+    """Those whose turn it is, in increasing order; ``orders`` has each group's clients as they stand on a circle."""
+    asked = [order[asked_positions(plan, len(order), round_number=round_number)] for order in orders]
+    return np.sort(np.concatenate(asked))
+
+
+def tossed(updates: Updates, plan: Plan, assignment: IntArray, *, seed: int) -> Updates:
+    """Of those asked, trains whose coin says so; the others are not among the chunks, and send zero.
+
+    Of a plan with Poisson sampling everybody who is asked trains.
+    """
+    if not plan.is_rotation:
+        return updates
+
+    def trained(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
+        heads = sample_clients(plan, assignment, state.participations, seed=seed, round_number=state.round_number)
+        return updates(state, np.intersect1d(clients, heads))
+
+    return trained
 
 
 def poisson(plan: Plan, assignment: IntArray, *, seed: int) -> Sample:

@@ -26,8 +26,8 @@ def float_release(plan: Plan, assignment: IntArray, updates: Updates, *, seed: i
             sums=with_noise(plan, sums, seed=seed, round_number=state.round_number),
             clients=clients,
             cohort=cohort_sizes(plan, assignment, clients),
-            clipped=clipped,
-            dropped=dropped,
+            clipped=None if plan.is_rotation else clipped,
+            dropped=None if plan.is_rotation else dropped,
         )
 
     return release
