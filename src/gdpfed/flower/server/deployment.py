@@ -14,7 +14,6 @@ Guarantees (tests of the same name):
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ __all__ = ["Evaluate", "serve"]
 
 # The model's parameters -> accuracy in per cent, and loss.
 Evaluate = Callable[[NDArray[np.float32]], Mapping[str, float]]
+_TERMS = "terms.json"
 
 
 def serve(
@@ -64,12 +64,7 @@ def serve(
     events = events_into(home.path / EVENTS, run=run.name)
     standings = Standings(home.path / "standings.json", run.enrolment, log=home.log)
     transport = GridTransport(
-        grid,
-        enrolment=run.enrolment,
-        settings=run.settings,
-        take_standing=standings.take,
-        log=home.log,
-        events=events,
+        grid, enrolment=run.enrolment, settings=run.settings, take_standing=standings.take, log=home.log, events=events
     )
     link = LedgerLink(path=home.ledger_path, population=POPULATION, run=run.name)
     with Ledger.open(home.ledger_path) as ledger:
@@ -87,7 +82,7 @@ def serve(
             run=run,
             ledger=ledger,
             places=places,
-            transport=transport,
+            exchange=transport.exchange,
             standings=standings,
             fault=fault,
             events=events,
@@ -159,24 +154,15 @@ def _watcher(run: HomeRun, folder: RunFolder, ledger: Ledger, events: Events) ->
     def watch(progress: Progress) -> None:
         KeptSums(folder.path, progress.state.round_number).forget()
         spent = ledger.spent_by_group(ledger.state.run(run.name)).values()
-        judged = (
-            {}
-            if progress.evaluation is None
-            else {"accuracy": progress.evaluation.accuracy, "loss": progress.evaluation.loss}
-        )
+        found = progress.evaluation
+        judged = {} if found is None else {"accuracy": found.accuracy, "loss": found.loss}
         epsilons = [_finite(value, 1e300) for value in spent]
         events("round", round=progress.record.round_number, epsilons=epsilons, **judged)
         listed = ", ".join(rounded_up(value, 3) for value in spent)
-        run.home.log(
-            f"round {progress.state.round_number} of {run.plan.num_rounds}: {progress.seconds:.1f} s, epsilon spent "
-            f"{listed}"
-        )
+        where = f"round {progress.state.round_number} of {run.plan.num_rounds}"
+        run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}")
 
     return watch
-
-
-def _terms_path(run: HomeRun) -> Path:
-    return run.home.run_path / "terms.json"
 
 
 def _found(run: HomeRun) -> RunFolder | None:
@@ -189,7 +175,7 @@ def _found(run: HomeRun) -> RunFolder | None:
     if not is_ours or plan_hash(folder.plan) != plan_hash(run.plan):
         raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan again")
     # Nodes refuse a run whose terms change: better to stop than to release noise.
-    if _terms_path(run).read_bytes() != run.terms.encode():
+    if (path / _TERMS).read_bytes() != run.terms.encode():
         raise PrivacyError(
             "the run began on other terms (tolerances, enrolment, plan, model): restore them, or start another run"
         )
@@ -225,6 +211,6 @@ def _created(run: HomeRun, link: LedgerLink) -> RunFolder:
     )
     path = run.home.run_path
     path.mkdir(parents=True, exist_ok=True)
-    write_whole(_terms_path(run), run.terms.encode(), private=True, durable=True)
+    write_whole(path / _TERMS, run.terms.encode(), private=True, durable=True)
     stamp = DEPLOYED if test_seed is None else TESTED
     return create_run(path, task=task, plan=plan, seed=test_seed or 0, ledger=link, stamp=stamp)

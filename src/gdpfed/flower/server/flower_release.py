@@ -1,6 +1,6 @@
 """The release of a deployment: reserve, ask the nodes for secure sums, charge, keep, publish.
 
-Place: a `Release` of `training/rounds.py`, over a `Transport` that carries packets; no framework here. Encoding and
+Place: a `Release` of `training/rounds.py`, over an `Exchange` that carries packets; no framework here. Encoding and
 decoding are the simulator's functions, and the ledger is charged as `training/releases/charged.py` charges it:
 
     reserve     each group's attempt at the round: who cannot pay is left out (its number is the session's attempt)
@@ -20,7 +20,6 @@ Guarantees (tests of the same name):
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from gdpfed.flower.server.events import Events
 from gdpfed.flower.server.recovery import KeptSum, KeptSums, write_ledger_mark
 from gdpfed.flower.server.server_home import ServerHome
 from gdpfed.flower.server.standings import Standings
-from gdpfed.flower.server.sums import SumConversation, together
+from gdpfed.flower.server.sums import Exchange, SumConversation, together
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import SERVER, randomness_for
@@ -47,17 +46,9 @@ from gdpfed.training.releases.charged import content_hash
 from gdpfed.training.releases.secure_sums import decoded
 from gdpfed.training.rounds import IntArray, Released, TrainingState
 
-__all__ = ["Fault", "FlowerRelease", "HomeRun", "Transport"]
+__all__ = ["Fault", "FlowerRelease", "HomeRun"]
 
 Fault = Callable[[str, int], None]
-
-
-class Transport(Protocol):
-    """What carries packets."""
-
-    def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterable[tuple[int, bytes]]:
-        """Sends to clients by number, and yields what comes back in time."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,7 +110,7 @@ class FlowerRelease:
     run: HomeRun
     ledger: Ledger
     places: IntArray
-    transport: Transport
+    exchange: Exchange
     standings: Standings
     fault: Fault
     events: Events
@@ -191,7 +182,7 @@ class FlowerRelease:
             place: self._conversation(state.round_number, attempt, model, ask=ask)
             for place, attempt in attempts.items()
         }
-        for place, result in together(conversations, self.transport.exchange):
+        for place, result in together(conversations, self.exchange):
             attempt = attempts[place]
             kind = "aborted" if result.total is None else "given up" if result.given_up or not ask else "released"
             facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
