@@ -90,9 +90,7 @@ class Node:
             raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
         # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
         if text.decode("utf-8", "replace") != self._enrolment.as_json():
-            raise PrivacyError(
-                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
-            )
+            raise PrivacyError("the announced enrolment differs from the pinned one: if it is right, pin it with renew")
         with OwnLedger(self._home) as ledger:
             return pack("announce", self._standing(ledger, nonce).encode())
 
@@ -141,21 +139,14 @@ class Node:
         if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
-            raise PrivacyError(
-                f"the terms are about a model of {terms.num_params} parameters, this node's has {self._num_params}"
-            )
+            raise PrivacyError(f"expected a model of {self._num_params} parameters, the terms say {terms.num_params}")
         budget = self._home.budget
         check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
-        if terms.colluding_fraction < budget.colluding_fraction:
-            raise PrivacyError(
-                f"the noise is sized for a colluding fraction of {terms.colluding_fraction:g}, this node's owner asks "
-                f"for {budget.colluding_fraction:g}"
-            )
-        if terms.complete_up_to < budget.complete_up_to:
-            raise PrivacyError(
-                f"cohorts of more than {terms.complete_up_to} clients would stand in a circle, this node's owner asks "
-                f"for a complete graph up to {budget.complete_up_to}"
-            )
+        words = {"colluding_fraction": "a colluding fraction of", "complete_up_to": "a complete graph up to"}
+        for name, what in words.items():
+            asked, stated = getattr(budget, name), getattr(terms, name)
+            if stated < asked:
+                raise PrivacyError(f"the terms have {what} {stated:g}, this node's owner asks for {what} {asked:g}")
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 
@@ -266,7 +257,7 @@ def _position(session: Session) -> tuple[int, int]:
 
 
 def _planned(terms: Terms, session: Session, run: JoinedRun) -> PlannedSum:
-    sums = planned_sums(terms.known_plan(), num_params=terms.num_params, tolerance=terms.tolerance)
+    sums = planned_sums(terms.verified_plan(is_known=True), num_params=terms.num_params, tolerance=terms.tolerance)
     planned = next(planned for planned in sums if run.group in planned.groups)
     if planned.place != session.place:
         raise PrivacyError("the session is about a sum that this node's group is not part of")

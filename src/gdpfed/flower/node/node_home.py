@@ -26,6 +26,7 @@ from gdpfed.flower.shared.home_files import Home, read_content, read_settings
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
+from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import KEY_BYTES, signing_public
 
 __all__ = ["NodeBudget", "NodeHome", "make_node_home", "pin", "server_allowance"]
@@ -59,10 +60,7 @@ class NodeBudget:
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.colluding_fraction < 0.5:
-            raise InputError(f"expected 0 <= colluding_fraction < 0.5, got {self.colluding_fraction}")
-        if self.complete_up_to < 1:
-            raise InputError(f"expected complete_up_to >= 1, got complete_up_to={self.complete_up_to}")
+        Tolerance(colluding_fraction=self.colluding_fraction, complete_up_to=self.complete_up_to)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.epsilon_server is not None:
@@ -170,13 +168,9 @@ def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = F
     if not renew:
         known, server = home.enrolment, home.server
         if server is not None and server != offered.server:
-            raise PrivacyError(
-                "the enrolment is of another server than the pinned one: pin it with renew if it is right"
-            )
+            raise PrivacyError("the enrolment is of another server: if it is right, pin it with renew")
         if known is not None and known.digest != offered.digest:
-            raise PrivacyError(
-                "the enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
-            )
+            raise PrivacyError("the enrolment differs from the pinned one: if it is right, pin it with renew")
     number = offered.number_of(signing_public(home.identity))
     if number is None:
         raise PrivacyError("the enrolment does not list this node: send its announcement to the operator")

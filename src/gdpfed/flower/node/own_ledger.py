@@ -76,9 +76,7 @@ class OwnLedger:
                 self._apply(row.kind, row.content)
         except (KeyError, TypeError, ValueError):
             self._store.close()
-            raise PrivacyError(
-                f"the node's ledger {str(path)!r} has a row of another format: use the version that wrote it"
-            ) from None
+            raise PrivacyError(f"{str(path)!r} has a row of another format: use the version that wrote it") from None
 
     def __enter__(self) -> Self:
         return self
@@ -182,10 +180,8 @@ class OwnLedger:
         if self._checked is not None and budget.epsilon >= self._checked[0] and budget.delta >= self._checked[1]:
             return
         if not fits(self.events(), [(budget.epsilon, budget.delta)]):
-            raise PrivacyError(
-                f"this node's runs cost {rounded_up(spent(self.events(), delta=budget.delta))}, more than the epsilon "
-                f"{_allowed(budget)} that its owner now allows"
-            )
+            cost, allowed = rounded_up(spent(self.events(), delta=budget.delta)), f"the epsilon {_allowed(budget)}"
+            raise PrivacyError(f"this node's runs cost {cost}, more than {allowed} that its owner now allows")
 
     def check_input(self, run: JoinedRun, budget: NodeBudget) -> None:
         """Raises PrivacyError if one more masked input would exceed what the server may learn."""
@@ -201,30 +197,22 @@ class OwnLedger:
 
     def begin(self, run: JoinedRun, position: Position) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""
-        round_number, attempt = position
+        (round_number, attempt), charged = position, run.event.num_rounds
         if attempt >= _MOST_ATTEMPTS:
             raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
         if position <= run.last:
-            raise PrivacyError(
-                f"expected a session after round {run.last[0]}, attempt {run.last[1]}, got round {round_number}, "
-                f"attempt {attempt}: none is answered twice"
-            )
+            raise PrivacyError(f"expected a (round, attempt) after {run.last}, got {position}: none is answered twice")
         extra = run.extra + (run.revealed_round == round_number)
-        charged = run.event.num_rounds
         if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
-            raise PrivacyError(
-                f"run {run.name!r} was charged for {charged} rounds, round {round_number} is beyond them{again}"
-            )
+            raise PrivacyError(f"run {run.name!r} has {charged} rounds, {round_number} is beyond them{again}")
         self._write_position("round", run, position)
 
     def send(self, run: JoinedRun, position: Position, budget: NodeBudget) -> None:
         """Charges a masked input, before it leaves; once for each session."""
         self.check_input(run, budget)
         if position != run.last or run.sent_last == run.last:
-            raise PrivacyError(
-                f"an input of round {position[0]}, attempt {position[1]} was sent already, or is too late"
-            )
+            raise PrivacyError(f"an input of (round, attempt) {position} was sent already, or is too late")
         self._write_position("sent", run, position)
 
     def reveal(self, run: JoinedRun, position: Position) -> None:
@@ -240,9 +228,7 @@ def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> No
         )
     cost = spent([event], delta=budget.delta)
     if not cost <= budget.epsilon:
-        raise PrivacyError(
-            f"the plan's mechanism costs this node epsilon {rounded_up(cost)}, it allows {_allowed(budget)}"
-        )
+        raise PrivacyError(f"the mechanism costs epsilon {rounded_up(cost)}, this node allows {_allowed(budget)}")
 
 
 def _allowed(budget: NodeBudget) -> str:

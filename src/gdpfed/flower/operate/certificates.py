@@ -30,6 +30,9 @@ __all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key", "rene
 AUTHORITY = "ca.crt"
 _AUTHORITY_DAYS = 3650
 _SERVER_DAYS = 365
+_NEVER_USED_FOR = (
+    "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"
+)  # fmt: skip
 # The key of an authority and its certificate.
 _Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
 
@@ -109,17 +112,8 @@ def _signed(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     issuer_key, issuer = (key, subject) if authority is None else (authority[0], authority[1].subject)
     now = datetime.datetime.now(datetime.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=not is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    allowed = {"digital_signature": not is_authority, "key_cert_sign": is_authority, "crl_sign": is_authority}
+    usage = x509.KeyUsage(**allowed, **dict.fromkeys(_NEVER_USED_FOR, False))
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

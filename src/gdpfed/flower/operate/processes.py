@@ -10,6 +10,7 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -45,14 +46,10 @@ def need_flower() -> None:
             f"expected Linux, got {sys.platform}: only there it is sure that no process is left; start Flower's "
             f"programs yourself, as gdpfed flower init and node print them"
         )
-    try:
-        import flwr  # noqa: F401 - only to see that it is there
-    except ModuleNotFoundError:
-        raise MissingExtraError(package="flwr", extra="flower", purpose="deployment") from None
+    if importlib.util.find_spec("flwr") is None:
+        raise MissingExtraError(package="flwr", extra="flower", purpose="deployment")
     if shutil.which("flower-superlink", path=environment(Path())["PATH"]) is None:
-        raise InputError(
-            f"expected flower-superlink beside {sys.executable}, found none: pip install 'gdpfed[flower]' there"
-        )
+        raise InputError(f"expected flower-superlink beside {sys.executable}: pip install 'gdpfed[flower]' there")
 
 
 def environment(flower_home: Path) -> dict[str, str]:
@@ -228,9 +225,8 @@ class LocalFlower:
             answer = json.JSONDecoder().raw_decode(done.stdout[start:])[0] if start >= 0 else {}
             if isinstance(answer, dict) and answer.get("success") and done.returncode == 0:
                 return answer
-        raise GdpfedError(
-            f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
-        )
+        said = (done.stdout + done.stderr)[-600:]
+        raise GdpfedError(f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {said}")
 
     def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
         try:
@@ -245,9 +241,8 @@ class LocalFlower:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise GdpfedError(
-                f"flwr {' '.join(words[:2])} did not end in {_COMMAND_SECONDS:g} s: is the machine too busy?"
-            ) from None
+            asked = " ".join(words[:2])
+            raise GdpfedError(f"flwr {asked} took {_COMMAND_SECONDS:g} s: is the machine too busy?") from None
 
     def stop(self) -> None:
         """Takes everything down: the nodes first, so that they can say goodbye to the SuperLink."""

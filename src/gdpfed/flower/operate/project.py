@@ -47,9 +47,7 @@ def write_project(folder: Path) -> list[Path]:
 def check_project(folder: Path) -> Path:
     """The folder itself, if it is a project that Flower can run."""
     if not (folder / "pyproject.toml").is_file():
-        raise InputError(
-            f"expected a Flower app with pyproject.toml in {str(folder)!r}: make one with gdpfed flower new"
-        )
+        raise InputError(f"expected a Flower app in {str(folder)!r}: make one with gdpfed flower new")
     return folder.absolute()
 
 
@@ -57,7 +55,5 @@ def _project_name(name: str) -> str:
     project = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     package = project.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package) or package in ("gdpfed", "flwr", "test", "tests"):
-        raise InputError(
-            f"expected a folder whose name can be a Python package's, got {name!r}: take another, such as my-federation"
-        )
+        raise InputError(f"expected the name of a Python package, got {name!r}: take another, such as my-federation")
     return project

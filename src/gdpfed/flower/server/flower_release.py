@@ -26,13 +26,12 @@ import numpy as np
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import Events
-from gdpfed.flower.server.recovery import KeptSum, KeptSums, write_ledger_mark
+from gdpfed.flower.server.recovery import KeptSum, KeptSums, Standings, write_ledger_mark
 from gdpfed.flower.server.server_home import ServerHome
-from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.sums import Exchange, SumConversation, together
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
-from gdpfed.flower.shared.test_mode import SERVER, randomness_for
+from gdpfed.flower.shared.test_mode import randomness_for
 from gdpfed.flower.shared.wire import pack
 from gdpfed.ledger.book import Charge, Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
@@ -43,7 +42,7 @@ from gdpfed.secure.encoding import PlannedSum, planned_sums
 from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.charged import content_hash
-from gdpfed.training.releases.secure_sums import decoded
+from gdpfed.training.releases.secure_sums import SERVER, decoded
 from gdpfed.training.rounds import IntArray, Released, TrainingState
 
 __all__ = ["Fault", "FlowerRelease", "HomeRun"]

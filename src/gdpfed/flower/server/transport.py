@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
-from gdpfed.flower.server.events import Events, no_events
+from gdpfed.flower.server.events import Events
 from gdpfed.flower.shared.carrier import Grid, Message, RecordDict, message_type, packet_in, record_of
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
@@ -37,22 +37,16 @@ class GridTransport:
         settings: DeploymentSettings,
         take_standing: Callable[[int, bytes, bytes], Standing | None],
         log: Callable[[str], None],
-        events: Events = no_events,
+        events: Events,
     ) -> None:
-        self._events = events
         self._grid, self._enrolment, self._settings = grid, enrolment, settings
-        self._take_standing, self._log = take_standing, log
+        self._take_standing, self._log, self._events = take_standing, log, events
         self._text = enrolment.as_json().encode()
         self._nodes: dict[int, int] = {}
         # When each node was last asked who it is.
         self._asked: dict[int, float] = {}
         self._online: set[int] = set()
         self._is_first = True
-
-    @property
-    def num_bound(self) -> int:
-        """Clients whose node is known."""
-        return len(self._nodes)
 
     def refresh(self) -> None:
         """Asks nodes that came who they are; waits for all before the first round, for enough before the others."""
@@ -139,9 +133,8 @@ class GridTransport:
         ]
         numbers = list(self._grid.push_messages(outgoing)) if outgoing else []
         if len(numbers) != len(outgoing):
-            raise InputError(
-                f"expected the SuperLink to take {len(outgoing)} messages, got {len(numbers)}: is the model too large?"
-            )
+            taken = f"{len(numbers)} of {len(outgoing)}"
+            raise InputError(f"the SuperLink took {taken} messages, expected all: is the model too large?")
         # A message that could not be pushed has no number: its node is lost.
         waiting = {number: node for number, node in zip(numbers, packets, strict=True) if number}
         deadline = time.monotonic() + seconds

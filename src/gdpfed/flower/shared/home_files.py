@@ -46,9 +46,8 @@ class Home:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not (self.path / self.key_name).is_file():
-            raise InputError(
-                f"expected a {self.whose}'s home (with {self.key_name}), got {str(self.path)!r}: make one first"
-            )
+            home = f"a {self.whose}'s home (with {self.key_name})"
+            raise InputError(f"expected {home}, got {str(self.path)!r}: make one first")
 
     @property
     def identity(self) -> bytes:

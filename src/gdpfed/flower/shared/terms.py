@@ -46,13 +46,9 @@ class Terms(StatedTolerance):
         if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
             raise InputError("expected test_seed >= 0")
 
-    def verified_plan(self) -> Plan:
-        """The plan, every epsilon of it computed again here."""
-        return plan_from_toml(self.plan, source="the plan in the terms")
-
-    def known_plan(self) -> Plan:
-        """The plan of terms that were verified before."""
-        return plan_from_toml(self.plan, source="the plan in the terms", is_verified=True)
+    def verified_plan(self, *, is_known: bool = False) -> Plan:
+        """The plan, every epsilon of it computed again here, unless the terms are known: verified before."""
+        return plan_from_toml(self.plan, source="the plan in the terms", is_verified=is_known)
 
     def encode(self) -> bytes:
         """The same bytes for the same terms."""
