@@ -122,7 +122,7 @@ class FlowerRelease:
             raise ExhaustedError(f"run {name!r} was closed after {number} rounds", rounds_left=0)
         planned_of = {
             planned.place: planned
-            for planned in planned_sums(plan, num_params=len(state.parameters), tolerance=settings.tolerance)
+            for planned in planned_sums(plan, num_params=len(state.parameters), tolerance=self.run.terms.tolerance)
         }
         kept_sums = KeptSums(self.run.home.run_path, number)
         results = {place: kept for place in planned_of if (kept := kept_sums.find(place)) is not None}
@@ -181,15 +181,15 @@ class FlowerRelease:
             place: self._conversation(state.round_number, attempt, model, ask=ask)
             for place, attempt in attempts.items()
         }
-        for place, result in together(conversations, self.exchange):
-            attempt = attempts[place]
-            kind = "aborted" if result.total is None else "given up" if result.given_up or not ask else "released"
+        for place, total in together(conversations, self.exchange):
+            attempt, ended = attempts[place], conversations[place]
+            kind = "aborted" if total is None else "given up" if ended.is_given_up or not ask else "released"
             facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
-            self.events(kind, **facts, lost=result.vanished)
-            if result.total is not None:
+            self.events(kind, **facts, lost=ended.vanished)
+            if total is not None:
                 self.fault("unmasked", state.round_number)
                 numbers = {group: charge.attempt.attempt for group, charge in attempt.charges.items()}
-                yield place, KeptSum(total=result.total, attempts=numbers)
+                yield place, KeptSum(total=total, attempts=numbers)
                 continue
             for charge in attempt.charges.values():
                 if charge.attempt.state == "reserved":
@@ -197,7 +197,7 @@ class FlowerRelease:
         self.standings.save()
 
     def _conversation(self, number: int, attempt: _Attempt, model: bytes, *, ask: bool) -> SumConversation:
-        planned, settings = attempt.planned, self.run.settings
+        planned = attempt.planned
         session = Session(
             plan_hash=self.run.terms.digest,
             model_hash=hashlib.sha256(model).digest(),
@@ -224,14 +224,14 @@ class FlowerRelease:
                 invited=invited,
                 identity=self.run.identity,
                 directory=self.run.enrolment.directory,
-                tolerance=settings.tolerance,
+                tolerance=self.run.terms.tolerance,
             ),
             invited=invited,
             model=model,
             keys=lambda client: pack("keys", signed_terms, session.encoded(), self.standings.shown_to(client)),
             charge=charge,
             standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
-            randomness=randomness_for(session, client=SERVER, test_seed=settings.test_seed),
+            randomness=randomness_for(session, client=SERVER, test_seed=self.run.settings.test_seed),
             log=self.run.home.log,
         )
 

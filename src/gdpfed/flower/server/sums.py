@@ -1,7 +1,7 @@
 """One secure sum as a conversation, and several of them in step.
 
 Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a generator: it yields what goes out at a
-stage, takes what came back, and ends with a `Result`. `together` runs all sums of a round side by side: the messages
+stage, takes what came back, and ends with a total. `together` runs all sums of a round side by side: the messages
 of a stage go out at once, so that a round takes as long as one sum.
 
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
@@ -31,7 +31,7 @@ from gdpfed.secure.randomness import Randomness
 from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
 from gdpfed.secure.session import Session
 
-__all__ = ["Exchange", "Outgoing", "Result", "SumConversation", "together"]
+__all__ = ["Exchange", "Outgoing", "SumConversation", "together"]
 
 Total = NDArray[np.uint32]
 
@@ -57,22 +57,12 @@ _ANSWERS: dict[str, tuple[type[Any], Callable[[SecureServer, bytes], None]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """``total`` is what may be seen, the server's noise included; None if nothing was charged, and the sum may be
-    tried again.
-
-    ``given_up``: it is noise alone. Only the operator may know.
-    """
-
-    total: Total | None
-    given_up: bool
-    vanished: int
-
-
 @dataclass(kw_only=True, eq=False)
 class SumConversation:
-    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable."""
+    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable.
+
+    ``is_given_up``: what is released is noise alone. Only the operator may know.
+    """
 
     planned: PlannedSum
     session: Session
@@ -85,17 +75,17 @@ class SumConversation:
     randomness: Randomness
     log: Callable[[str], None]
     is_charged: bool = False
+    is_given_up: bool = False
     vanished: int = 0
 
-    def steps(self) -> Generator[Outgoing, None, Result]:
-        """The conversation."""
+    def steps(self) -> Generator[Outgoing, None, Total | None]:
+        """What may be seen, the server's noise included; None if nothing was charged, and it may be tried again."""
         try:
-            total = yield from self._total()
+            return (yield from self._total())
         except (AbortedError, ExhaustedError) as error:
             self.log(f"round {self.session.round_number}, sum {self.session.place}: {error}")
-            noise = empty_sum(self.planned, randomness=self.randomness) if self.is_charged else None
-            return Result(total=noise, given_up=self.is_charged, vanished=self.vanished)
-        return Result(total=total, given_up=False, vanished=self.vanished)
+            self.is_given_up = self.is_charged
+            return empty_sum(self.planned, randomness=self.randomness) if self.is_charged else None
 
     def _total(self) -> Generator[Outgoing, None, Total]:
         server, digest = self.server, self.session.digest()
@@ -149,8 +139,8 @@ class SumConversation:
         return sorted(present)
 
 
-def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Result]]:
-    """Runs the sums side by side; yields each one's place and result when it ends."""
+def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Total | None]]:
+    """Runs the sums side by side; yields each one's place and total when it ends."""
     running = {place: conversation.steps() for place, conversation in conversations.items()}
     while running:
         waiting: dict[int, Outgoing] = {}
