@@ -237,7 +237,7 @@ def test_a_home_in_use_twice_is_bound_once(tmp_path: Path) -> None:
         return made if made.is_signed_by(enrolment.directory.clients[client]) else None
 
     transport = GridTransport(
-        InProcessGrid(nodes),
+        grid=InProcessGrid(nodes),
         enrolment=enrolment,
         settings=federation.home.settings,
         take_standing=take,

@@ -43,8 +43,7 @@ _LOGGER = logging.getLogger("gdpfed.flower")
 
 def _built(model: Any, context: Context) -> Any:
     """The model itself, or what a function of the context makes."""
-    is_module = hasattr(model, "named_parameters")
-    return model(context) if callable(model) and not is_module else model
+    return model(context) if callable(model) and not hasattr(model, "named_parameters") else model
 
 
 def _node_home(context: Context) -> NodeHome:

@@ -142,11 +142,12 @@ class Node:
             raise PrivacyError(f"expected a model of {self._num_params} parameters, the terms say {terms.num_params}")
         budget = self._home.budget
         check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
-        words = {"colluding_fraction": "a colluding fraction of", "complete_up_to": "a complete graph up to"}
-        for name, what in words.items():
-            asked, stated = getattr(budget, name), getattr(terms, name)
-            if stated < asked:
-                raise PrivacyError(f"the terms have {what} {stated:g}, this node's owner asks for {what} {asked:g}")
+        stated, asked = terms.colluding_fraction, budget.colluding_fraction
+        if stated < asked:
+            raise PrivacyError(f"noise for a colluding fraction of {stated:g}, this node's owner asks for {asked:g}")
+        stated, asked = terms.complete_up_to, budget.complete_up_to
+        if stated < asked:
+            raise PrivacyError(f"cohorts above {stated} are circles, the owner asks for a complete graph up to {asked}")
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 

@@ -21,11 +21,11 @@ Guarantees (tests of the same name):
   refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.node.node_home import NodeBudget, NodeHome
 from gdpfed.flower.shared.terms import Terms
@@ -33,7 +33,8 @@ from gdpfed.ledger.chain import GENESIS
 from gdpfed.ledger.spend import fits, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
+from gdpfed.privacy.accountant import SampledGaussian, check_delta, gaussian_epsilon
+from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["JoinedRun", "OwnLedger"]
@@ -43,6 +44,7 @@ _MOST_ATTEMPTS = 1000
 # A session of a run: its round, and the attempt at it.
 Position = tuple[int, int]
 _NEVER: Position = (-1, -1)
+_OF_EVENT = ("noise_multiplier", "sampling_rate", "num_rounds")
 
 
 @dataclass(kw_only=True)
@@ -115,14 +117,10 @@ class OwnLedger:
                 terms=name,
                 name=str(row["run"]),
                 group=_whole(row["group"]),
-                event=SampledGaussian(
-                    noise_multiplier=_number(row["noise_multiplier"]),
-                    sampling_rate=_number(row["sampling_rate"]),
-                    num_rounds=_whole(row["num_rounds"]),
-                ),
+                event=from_mapping(SampledGaussian, {name: row[name] for name in _OF_EVENT}, source="a row"),
                 cap=_whole(row["cap"]),
             )
-            self._checked = (_number(row["epsilon"]), _number(row["delta"]))
+            self._checked = (check_epsilon(row["epsilon"]), check_delta(row["delta"]))
             return
         run, position = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
         if kind == "round":
@@ -233,12 +231,6 @@ def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> No
 
 def _allowed(budget: NodeBudget) -> str:
     return f"{allowance(budget.epsilon)} at delta {allowance(budget.delta)}"
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError("expected a number in a row")
-    return float(value)
 
 
 def _whole(value: object) -> int:

@@ -48,8 +48,14 @@ def need_flower() -> None:
         )
     if importlib.util.find_spec("flwr") is None:
         raise MissingExtraError(package="flwr", extra="flower", purpose="deployment")
-    if shutil.which("flower-superlink", path=environment(Path())["PATH"]) is None:
-        raise InputError(f"expected flower-superlink beside {sys.executable}: pip install 'gdpfed[flower]' there")
+    _program("flower-superlink")
+
+
+def _program(name: str) -> str:
+    program = shutil.which(name, path=environment(Path())["PATH"])
+    if program is None:
+        raise InputError(f"expected {name} beside {sys.executable}, found none: pip install 'gdpfed[flower]' there")
+    return program
 
 
 def environment(flower_home: Path) -> dict[str, str]:
@@ -231,7 +237,7 @@ class LocalFlower:
     def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(  # noqa: S603 - Flower's own command
-                [self._program("flwr"), *words],
+                [_program("flwr"), *words],
                 env=self.environment,
                 cwd=self.folder,
                 capture_output=True,
@@ -255,16 +261,10 @@ class LocalFlower:
                 last.tell()
                 last.wait()
 
-    def _program(self, name: str) -> str:
-        program = shutil.which(name, path=self.environment["PATH"])
-        if program is None:
-            raise InputError(f"expected {name} on the PATH, found none: pip install 'gdpfed[flower]'")
-        return program
-
     def _start(self, name: str, command: list[str]) -> KeptProcess:
         log = self.logs / f"{name}.log"
         process = subprocess.Popen(  # noqa: S603 - Flower's own commands
-            [sys.executable, "-I", "-S", keeper.__file__, str(log), self._program(command[0]), *command[1:]],
+            [sys.executable, "-I", "-S", keeper.__file__, str(log), _program(command[0]), *command[1:]],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.PIPE,

@@ -17,13 +17,7 @@ from gdpfed.errors import InputError
 
 __all__ = ["check_project", "write_project"]
 
-_FILES = {
-    "pyproject.toml.txt": "pyproject.toml",
-    "README.md.txt": "README.md",
-    "server.py.txt": "{package}/server.py",
-    "client.py.txt": "{package}/client.py",
-    "task.py.txt": "{package}/task.py",
-}
+_FILES = ("pyproject.toml", "README.md", "{package}/server.py", "{package}/client.py", "{package}/task.py")
 
 
 def write_project(folder: Path) -> list[Path]:
@@ -33,9 +27,10 @@ def write_project(folder: Path) -> list[Path]:
     project = _project_name(folder.absolute().name)
     package = project.replace("-", "_")
     written = []
-    for name, target in _FILES.items():
-        text = resources.files("gdpfed.flower.operate").joinpath("template", name).read_text(encoding="utf-8")
+    templates = resources.files("gdpfed.flower.operate").joinpath("template")
+    for target in _FILES:
         path = folder / target.format(package=package)
+        text = templates.joinpath(f"{path.name}.txt").read_text(encoding="utf-8")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(string.Template(text).substitute(project=project, package=package), encoding="utf-8")
         written.append(path)

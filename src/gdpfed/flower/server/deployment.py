@@ -65,7 +65,12 @@ def serve(
     events = events_into(home.path / EVENTS, run=run.name)
     standings = Standings(home.path / "standings.json", run.enrolment, log=home.log)
     transport = GridTransport(
-        grid, enrolment=run.enrolment, settings=run.settings, take_standing=standings.take, log=home.log, events=events
+        grid=grid,
+        enrolment=run.enrolment,
+        settings=run.settings,
+        take_standing=standings.take,
+        log=home.log,
+        events=events,
     )
     link = LedgerLink(path=home.ledger_path, population=POPULATION, run=run.name)
     with Ledger.open(home.ledger_path) as ledger:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.shared.wire import pack, unpack
+from gdpfed.ledger.book import Charge
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.secure import messages
 from gdpfed.secure.encoding import PlannedSum
@@ -69,6 +70,7 @@ class SumConversation:
     server: SecureServer
     invited: Sequence[int]
     model: bytes
+    charges: Mapping[str, Charge]
     keys: Callable[[int], bytes]
     charge: Callable[[], None]
     standing: Callable[[int, bytes], object]
