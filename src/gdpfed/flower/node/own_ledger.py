@@ -21,9 +21,10 @@ Guarantees (tests of the same name):
   refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
@@ -63,7 +64,7 @@ class JoinedRun:
     sent_last: Position = _NEVER
 
 
-class OwnLedger:
+class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
     """The open ledger of a node."""
 
     def __init__(self, home: NodeHome) -> None:
@@ -79,9 +80,6 @@ class OwnLedger:
         except (KeyError, TypeError, ValueError):
             self._store.close()
             raise PrivacyError(f"{str(path)!r} has a row of another format: use the version that wrote it") from None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._store.close()

@@ -47,7 +47,7 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
     if days < 1:
         raise InputError(f"expected days >= 1, got days={days}")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority = _authority(folder) if (folder / AUTHORITY).exists() else _new_authority(folder)
+    authority = _authority(folder)
     if (folder / "server.key").exists():
         raise InputError(f"{str(folder)!r} has a server certificate: to renew it, move server.key and server.crt away")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -87,15 +87,12 @@ def days_left(certificate: Path) -> int:
     return (ends - datetime.datetime.now(datetime.UTC)).days
 
 
-def _new_authority(folder: Path) -> _Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    _write_key(folder / "ca.key", key, serialization.PrivateFormat.PKCS8)
-    certificate = _signed("gdpfed deployment", key, None, days=_AUTHORITY_DAYS, hosts=[])
-    (folder / AUTHORITY).write_bytes(certificate)
-    return key, x509.load_pem_x509_certificate(certificate)
-
-
 def _authority(folder: Path) -> _Authority:
+    """The folder's own; made if there is none."""
+    if not (folder / AUTHORITY).exists():
+        made = ec.generate_private_key(ec.SECP256R1())
+        _write_key(folder / "ca.key", made, serialization.PrivateFormat.PKCS8)
+        (folder / AUTHORITY).write_bytes(_signed("gdpfed deployment", made, None, days=_AUTHORITY_DAYS, hosts=[]))
     if not (folder / "ca.key").exists():
         raise InputError(f"{str(folder)!r} has {AUTHORITY} but not ca.key: bring ca.key back to sign with it")
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)

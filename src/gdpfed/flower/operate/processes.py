@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import tomli_w
 
@@ -135,7 +135,7 @@ def _last_lines(text: str, count: int) -> str:
     return " | ".join(line.strip() for line in text.splitlines()[-count:] if line.strip())
 
 
-class LocalFlower:
+class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
 
     def __init__(self, folder: Path) -> None:
@@ -154,9 +154,6 @@ class LocalFlower:
             make_certificates(self.certificates, hosts=[LOOPBACK, "localhost"])
         self.port, self.gate_port = free_ports(2)
         self.address = f"{LOOPBACK}:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

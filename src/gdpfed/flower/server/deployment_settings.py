@@ -75,7 +75,3 @@ class DeploymentSettings:
             raise InputError(f"expected 0 <= min_online <= 1, got min_online={self.min_online}")
         if self.test_seed is not None and self.test_seed < 0:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
-
-    def seconds(self, stage: str) -> float:
-        """How long the answers of a stage may take."""
-        return float(getattr(self, f"{stage}_seconds"))

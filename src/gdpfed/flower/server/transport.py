@@ -114,7 +114,7 @@ class GridTransport:
             self.events("dropped", stage=stage, client=name)
 
     def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-        seconds = self.settings.seconds(stage)
+        seconds: float = getattr(self.settings, f"{stage}_seconds")
         # Equal packets share their record: it is hashed and sent once.
         records: dict[int, RecordDict] = {}
         outgoing = [
