@@ -34,8 +34,7 @@ from gdpfed.ledger.chain import GENESIS
 from gdpfed.ledger.spend import fits, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.privacy.accountant import SampledGaussian, check_delta, gaussian_epsilon
-from gdpfed.privacy.calibrate import check_epsilon
+from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["JoinedRun", "OwnLedger"]
@@ -73,7 +72,7 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         self.runs: dict[str, JoinedRun] = {}
         # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
         self.precision = 0.0
-        self._checked: tuple[float, float] | None = None
+        self._checked: NodeBudget | None = None
         try:
             for row in self._store.rows:
                 self._apply(row.kind, row.content)
@@ -118,7 +117,8 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
                 event=from_mapping(SampledGaussian, {name: row[name] for name in _OF_EVENT}, source="a row"),
                 cap=_whole(row["cap"]),
             )
-            self._checked = (check_epsilon(row["epsilon"]), check_delta(row["delta"]))
+            allowed = {"name": name, "epsilon": row["epsilon"], "delta": row["delta"]}
+            self._checked = from_mapping(NodeBudget, allowed, source="a row")
             return
         run, position = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
         if kind == "round":
@@ -173,7 +173,8 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
 
     def check_budget(self, budget: NodeBudget) -> None:
         """Raises PrivacyError if the owner lowered the budget below what was promised."""
-        if self._checked is not None and budget.epsilon >= self._checked[0] and budget.delta >= self._checked[1]:
+        known = self._checked
+        if known is not None and budget.epsilon >= known.epsilon and budget.delta >= known.delta:
             return
         if not fits(self.events(), [(budget.epsilon, budget.delta)]):
             cost, allowed = rounded_up(spent(self.events(), delta=budget.delta)), f"the epsilon {_allowed(budget)}"
@@ -193,7 +194,8 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
 
     def begin(self, run: JoinedRun, position: Position) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""
-        (round_number, attempt), charged = position, run.event.num_rounds
+        round_number, attempt = position
+        charged = run.event.num_rounds
         if attempt >= _MOST_ATTEMPTS:
             raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
         if position <= run.last:
@@ -201,7 +203,7 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         extra = run.extra + (run.revealed_round == round_number)
         if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
-            raise PrivacyError(f"run {run.name!r} has {charged} rounds, {round_number} is beyond them{again}")
+            raise PrivacyError(f"run {run.name!r} paid for {charged} rounds, {round_number} is beyond them{again}")
         self._write_position("round", run, position)
 
     def send(self, run: JoinedRun, position: Position, budget: NodeBudget) -> None:
