@@ -184,7 +184,7 @@ class Storm:
         """Runs through all faults and one round without; ``outcomes`` gets what happened in each, as it happens."""
         with LocalFlower(self.folder) as deployment:
             deployment.environment["GDPFED_FLOWER_TEST_MODE"] = "1"
-            deployment.environment["GDPFED_FLOWER_STOP_AT"] = f"@{self.stops}"
+            deployment.environment["GDPFED_FLOWER_STOP_AT"] = str(self.stops)
             start(self.federation, deployment)
             submit(self.federation, deployment)
             for number, fault in enumerate(self.faults):

@@ -22,7 +22,7 @@ from gdpfed.errors import InputError, MissingExtraError, PrivacyError
 from gdpfed.flower.apps import client_app, server_app
 from gdpfed.flower.server.transport import GridTransport
 from gdpfed.flower.shared.carrier import packet_in, record_of
-from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
+from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
 from tests.flower.federations import FIRST_NODE, Federation, number_in, stage_of
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.training
 )
 def test_vectors_round_trip(parts: list[Any]) -> None:
     vector = to_vector(parts)
-    assert len(vector) == shape_of(parts).num_params
+    assert len(vector) == sum(sizes_of(parts).values())
     made = with_vector(parts, vector.astype(np.float32))
     for before, after in zip(parts, made, strict=True):
         assert after.dtype == before.dtype
@@ -55,7 +55,7 @@ def test_vectors_round_trip(parts: list[Any]) -> None:
 def test_modules_round_trip() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))
     vector = to_vector(model).astype(np.float32)
-    assert shape_of(model).sizes == (12, 4, 8)
+    assert list(sizes_of(model).values()) == [12, 4, 8]
     made = with_vector(model, vector + 1)
     assert made is not model
     for before, after in zip(model.parameters(), made.parameters(), strict=True):
@@ -65,15 +65,15 @@ def test_modules_round_trip() -> None:
 
 def test_what_cannot_travel_is_refused() -> None:
     with pytest.raises(PrivacyError, match="BatchNorm"):
-        shape_of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+        sizes_of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     with pytest.raises(InputError, match="int64"):
-        shape_of([np.zeros(2), np.zeros(3, dtype=np.int64)])
+        sizes_of([np.zeros(2), np.zeros(3, dtype=np.int64)])
     with pytest.raises(InputError, match="complex"):
-        shape_of([np.zeros(2, dtype=np.complex128)])
+        sizes_of([np.zeros(2, dtype=np.complex128)])
     with pytest.raises(InputError, match="got none"):
-        shape_of([])
+        sizes_of([])
     with pytest.raises(InputError, match="Module or a list"):
-        shape_of("model")
+        sizes_of("model")
 
 
 def served(federation: Federation, model: Any, app: ClientApp) -> list[str]:
@@ -237,14 +237,15 @@ def test_a_home_in_use_twice_is_bound_once(tmp_path: Path) -> None:
         return made if made.is_signed_by(enrolment.directory.clients[client]) else None
 
     transport = GridTransport(
-        InProcessGrid(nodes),
+        grid=InProcessGrid(nodes),
         enrolment=enrolment,
         settings=federation.home.settings,
         take_standing=take,
         log=lines.append,
+        events=lambda *_, **__: None,
     )
     transport.refresh()
-    assert transport.num_bound == 1
+    assert len(transport._nodes) == 1
     assert any("is its home in use twice?" in line for line in lines)
     assert signing_public(federation.node(0).identity) == enrolment.clients[0].identity
 

@@ -15,8 +15,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.node.node_home import NodeBudget, NodeHome, make_node_home
 from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
-from gdpfed.flower.server.recovery import KeptSum, KeptSums
-from gdpfed.flower.server.standings import Standings
+from gdpfed.flower.server.recovery import KeptSum, KeptSums, Standings
 from gdpfed.flower.shared.enrolment import announce, signed_enrolment
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import VARIABLE, check_test_mode

@@ -29,18 +29,9 @@ from numpy.typing import NDArray
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.node.answers import Node
 from gdpfed.flower.node.node_home import NodeHome
-from gdpfed.flower.shared.carrier import (
-    ClientApp,
-    Context,
-    Grid,
-    Message,
-    ServerApp,
-    message_type,
-    packet_in,
-    record_of,
-)
+from gdpfed.flower.shared.carrier import ClientApp, Context, Grid, Message, ServerApp, message_type, packet_in, reply
 from gdpfed.flower.shared.test_mode import stop_here
-from gdpfed.flower.shared.vectors import shape_of, to_vector, with_vector
+from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import STAGES
 
 __all__ = ["client_app", "server_app"]
@@ -52,8 +43,7 @@ _LOGGER = logging.getLogger("gdpfed.flower")
 
 def _built(model: Any, context: Context) -> Any:
     """The model itself, or what a function of the context makes."""
-    is_module = hasattr(model, "named_parameters")
-    return model(context) if callable(model) and not is_module else model
+    return model(context) if callable(model) and not hasattr(model, "named_parameters") else model
 
 
 def _node_home(context: Context) -> NodeHome:
@@ -82,7 +72,7 @@ def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[A
             in_round = dataclasses.replace(context, run_config=run_config)
             return to_vector(train(with_vector(built, vector), data(in_round), in_round))
 
-        node = Node(home, node_id=context.node_id, num_params=shape_of(built).num_params, train=trained)
+        node = Node(home, node_id=context.node_id, num_params=sum(sizes_of(built).values()), train=trained)
         return node.answer(stage, packet_in(message))
 
     def handler(stage: str) -> Callable[[Message, Context], Message]:
@@ -93,14 +83,14 @@ def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[A
             except GdpfedError as error:
                 # There is no log to write to: Flower's own has it, on the node. The server gets a refusal, and no path.
                 _LOGGER.error("refused %s: %s", stage, error)
-                return Message(record_of(b""), reply_to=message)
+                return reply(message, b"")
             try:
                 packet = asked(home, stage, message, context)
             except Exception as error:  # what a user's functions raise would be sent to the server
                 home.log(f"failed at {stage}: {error if isinstance(error, GdpfedError) else type(error).__name__}")
                 packet = b""
             stop_here(f"node-{stage}-answered")
-            return Message(record_of(packet), reply_to=message)
+            return reply(message, packet)
 
         return answer
 

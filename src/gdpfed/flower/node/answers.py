@@ -48,6 +48,12 @@ __all__ = ["Node", "Trainer"]
 Vector = NDArray[np.float32]
 # (the model's parameters, the round) -> the trained parameters
 Trainer = Callable[[Vector, int], NDArray[Any]]
+# What the client does with the server's message, and the stage for which its state is kept then.
+_STEPS: dict[str, tuple[Callable[[SecureClient, bytes], bytes], str | None]] = {
+    "shares": (SecureClient.share, "input"),
+    "agree": (SecureClient.agree, "reveal"),
+    "reveal": (SecureClient.reveal, None),
+}
 
 
 class Node:
@@ -65,11 +71,11 @@ class Node:
 
     def answer(self, stage: str, content: bytes) -> bytes:
         """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
-        answers = (self._announce, self._keys, self._share, self._input, self._agree, self._reveal)
+        answers = {"announce": self._announce, "keys": self._keys, "input": self._input}
         try:
             if stage not in STAGES:
                 raise InputError("expected a known stage, got another")
-            return dict(zip(STAGES, answers, strict=True))[stage](content)
+            return answers[stage](content) if stage in answers else self._step(stage, content)
         except GdpfedError as error:
             self._home.log(f"refused {stage}: {error}")
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
@@ -84,9 +90,7 @@ class Node:
             raise InputError(f"expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}")
         # Never from the server's message: who else is in the sums is for the owner to look at, and to pin.
         if text.decode("utf-8", "replace") != self._enrolment.as_json():
-            raise PrivacyError(
-                "the announced enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
-            )
+            raise PrivacyError("the announced enrolment differs from the pinned one: if it is right, pin it with renew")
         with OwnLedger(self._home) as ledger:
             return pack("announce", self._standing(ledger, nonce).encode())
 
@@ -135,21 +139,15 @@ class Node:
         if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
-            raise PrivacyError(
-                f"the terms are about a model of {terms.num_params} parameters, this node's has {self._num_params}"
-            )
+            raise PrivacyError(f"expected a model of {self._num_params} parameters, the terms say {terms.num_params}")
         budget = self._home.budget
         check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
-        if terms.colluding_fraction < budget.colluding_fraction:
-            raise PrivacyError(
-                f"the noise is sized for a colluding fraction of {terms.colluding_fraction:g}, this node's owner asks "
-                f"for {budget.colluding_fraction:g}"
-            )
-        if terms.complete_up_to < budget.complete_up_to:
-            raise PrivacyError(
-                f"cohorts of more than {terms.complete_up_to} clients would stand in a circle, this node's owner asks "
-                f"for a complete graph up to {budget.complete_up_to}"
-            )
+        stated, asked = terms.colluding_fraction, budget.colluding_fraction
+        if stated < asked:
+            raise PrivacyError(f"noise for a colluding fraction of {stated:g}, this node's owner asks for {asked:g}")
+        stated, asked = terms.complete_up_to, budget.complete_up_to
+        if stated < asked:
+            raise PrivacyError(f"cohorts above {stated} are circles, the owner asks for a complete graph up to {asked}")
         if session.plan_hash != terms.digest or session.num_params != terms.num_params:
             raise PrivacyError("the session is not about these terms")
 
@@ -206,22 +204,18 @@ class Node:
         client.load(saved.client)
         return client, session, run
 
-    # 2 shares, and 4 agree: the client's own checks decide, nothing is charged
+    # 2 shares, 4 agree and 5 reveal: the client's own checks decide, and only what is revealed is recorded
 
-    def _share(self, content: bytes) -> bytes:
-        return self._passed_on("shares", content, SecureClient.share, following="input")
-
-    def _agree(self, content: bytes) -> bytes:
-        return self._passed_on("agree", content, SecureClient.agree, following="reveal")
-
-    def _passed_on(
-        self, stage: str, content: bytes, step: Callable[[SecureClient, bytes], bytes], *, following: str
-    ) -> bytes:
+    def _step(self, stage: str, content: bytes) -> bytes:
+        step, following = _STEPS[stage]
         digest, message = unpack(content, stage=stage, num_parts=2)
         with self._sessions.claimed(digest, stage) as saved, OwnLedger(self._home) as ledger:
-            client, session, _ = self._loaded(saved, ledger)
+            client, session, run = self._loaded(saved, ledger)
             answer = step(client, message)
-            self._keep(session, following, saved.terms, client)
+            if following is None:
+                ledger.reveal(run, _position(session))
+            else:
+                self._keep(session, following, saved.terms, client)
             return pack(stage, answer)
 
     # 3 input
@@ -242,28 +236,15 @@ class Node:
             return pack("input", masked)
 
     def _update(self, parameters: Vector, round_number: int) -> NDArray[np.float64]:
-        nothing = np.zeros(len(parameters), dtype=np.float64)
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
+            wrong = f"gave {trained.shape} parameters, not {parameters.shape}"
         except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
-            self._home.log(f"training failed with {type(error).__name__}: an update of zero is sent")
-            return nothing
+            trained, wrong = np.empty(0), f"failed with {type(error).__name__}"
         if trained.shape != parameters.shape:
-            self._home.log(
-                f"training gave {trained.shape} parameters, not {parameters.shape}: an update of zero is sent"
-            )
-            return nothing
+            self._home.log(f"training {wrong}: an update of zero is sent")
+            return np.zeros(len(parameters), dtype=np.float64)
         return trained - parameters.astype(np.float64)
-
-    # 5 reveal
-
-    def _reveal(self, content: bytes) -> bytes:
-        digest, agreements = unpack(content, stage="reveal", num_parts=2)
-        with self._sessions.claimed(digest, "reveal") as saved, OwnLedger(self._home) as ledger:
-            client, session, run = self._loaded(saved, ledger)
-            answer = client.reveal(agreements)
-            ledger.reveal(run, _position(session))
-            return pack("reveal", answer)
 
 
 def _session(encoded: bytes) -> Session:
@@ -277,7 +258,7 @@ def _position(session: Session) -> tuple[int, int]:
 
 
 def _planned(terms: Terms, session: Session, run: JoinedRun) -> PlannedSum:
-    sums = planned_sums(terms.known_plan(), num_params=terms.num_params, tolerance=terms.tolerance)
+    sums = planned_sums(terms.verified_plan(is_known=True), num_params=terms.num_params, tolerance=terms.tolerance)
     planned = next(planned for planned in sums if run.group in planned.groups)
     if planned.place != session.place:
         raise PrivacyError("the session is about a sum that this node's group is not part of")

@@ -16,19 +16,17 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
-
-import tomli_w
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json
-from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key, read_settings
+from gdpfed.flower.shared.home_files import Home, read_content, read_settings
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
+from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import KEY_BYTES, signing_public
 
 __all__ = ["NodeBudget", "NodeHome", "make_node_home", "pin", "server_allowance"]
@@ -62,10 +60,7 @@ class NodeBudget:
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.colluding_fraction < 0.5:
-            raise InputError(f"expected 0 <= colluding_fraction < 0.5, got {self.colluding_fraction}")
-        if self.complete_up_to < 1:
-            raise InputError(f"expected complete_up_to >= 1, got complete_up_to={self.complete_up_to}")
+        Tolerance(colluding_fraction=self.colluding_fraction, complete_up_to=self.complete_up_to)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.epsilon_server is not None:
@@ -77,25 +72,20 @@ class NodeBudget:
         return server_allowance(self.epsilon) if self.epsilon_server is None else self.epsilon_server
 
 
-class NodeHome:
-    """An existing node home; what is in it is read each time, since the owner may change it at any moment."""
+class NodeHome(Home):
+    """An existing node home."""
+
+    whose, key_name, settings_name = "node", "identity.key", "budget.toml"
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.sessions = self.path / "sessions"
         self.ledger_path = self.path / "spend.db"
-        if not (self.path / "identity.key").is_file():
-            raise InputError(f"expected a node's home (with identity.key), got {str(self.path)!r}: make one first")
 
     @property
     def budget(self) -> NodeBudget:
         """What the owner allows."""
-        return read_settings(NodeBudget, self.path / "budget.toml")
-
-    @property
-    def identity(self) -> bytes:
-        """The private key."""
-        return read_key(self.path / "identity.key")
+        return read_settings(NodeBudget, self.path / self.settings_name)
 
     @property
     def announcement(self) -> Announcement:
@@ -133,10 +123,10 @@ class NodeHome:
             return b""
 
     def log(self, text: str) -> None:
-        """For the owner; never about data or keys."""
+        """Never about data or keys."""
         # A full disk must not turn a refusal into an error message to the server.
         with contextlib.suppress(OSError):
-            append_log(self.path / "node.log", text)
+            super().log(text)
 
 
 def make_node_home(
@@ -151,9 +141,8 @@ def make_node_home(
     allow_test_mode: bool = False,
 ) -> str:
     """A new node home; returns its announcement, JSON text to send to the operator."""
-    path = Path(path)
     budget = NodeBudget(
-        name=name or path.resolve().name,
+        name=name or Path(path).resolve().name,
         epsilon=epsilon,
         delta=delta,
         # Written down, so that the owner sees it.
@@ -162,11 +151,9 @@ def make_node_home(
         complete_up_to=complete_up_to,
         allow_test_mode=allow_test_mode,
     )
-    new_home(path, key_name="identity.key")
-    (path / "sessions").mkdir(mode=0o700, exist_ok=True)
-    write_whole(path / "budget.toml", tomli_w.dumps(vars(budget)).encode(), private=True, durable=True)
-    write_whole(path / "identity.key", secrets.token_bytes(KEY_BYTES), private=True, durable=True)
-    return NodeHome(path).announcement.as_json()
+    home = NodeHome.made(path, budget)
+    home.sessions.mkdir(mode=0o700, exist_ok=True)
+    return home.announcement.as_json()
 
 
 def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = False) -> Enrolment:
@@ -181,13 +168,9 @@ def pin(node_home: str | Path, enrolment: str | bytes | Path, *, renew: bool = F
     if not renew:
         known, server = home.enrolment, home.server
         if server is not None and server != offered.server:
-            raise PrivacyError(
-                "the enrolment is of another server than the pinned one: pin it with renew if it is right"
-            )
+            raise PrivacyError("the enrolment is of another server: if it is right, pin it with renew")
         if known is not None and known.digest != offered.digest:
-            raise PrivacyError(
-                "the enrolment differs from the pinned one: look at it, and pin it with renew if it is right"
-            )
+            raise PrivacyError("the enrolment differs from the pinned one: if it is right, pin it with renew")
     number = offered.number_of(signing_public(home.identity))
     if number is None:
         raise PrivacyError("the enrolment does not list this node: send its announcement to the operator")

@@ -21,11 +21,12 @@ Guarantees (tests of the same name):
   refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
 
-import math
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.node.node_home import NodeBudget, NodeHome
 from gdpfed.flower.shared.terms import Terms
@@ -43,6 +44,7 @@ _MOST_ATTEMPTS = 1000
 # A session of a run: its round, and the attempt at it.
 Position = tuple[int, int]
 _NEVER: Position = (-1, -1)
+_OF_EVENT = ("noise_multiplier", "sampling_rate", "num_rounds")
 
 
 @dataclass(kw_only=True)
@@ -61,7 +63,7 @@ class JoinedRun:
     sent_last: Position = _NEVER
 
 
-class OwnLedger:
+class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
     """The open ledger of a node."""
 
     def __init__(self, home: NodeHome) -> None:
@@ -70,18 +72,13 @@ class OwnLedger:
         self.runs: dict[str, JoinedRun] = {}
         # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
         self.precision = 0.0
-        self._checked: tuple[float, float] | None = None
+        self._checked: NodeBudget | None = None
         try:
             for row in self._store.rows:
                 self._apply(row.kind, row.content)
         except (KeyError, TypeError, ValueError):
             self._store.close()
-            raise PrivacyError(
-                f"the node's ledger {str(path)!r} has a row of another format: use the version that wrote it"
-            ) from None
-
-    def __enter__(self) -> Self:
-        return self
+            raise PrivacyError(f"{str(path)!r} has a row of another format: use the version that wrote it") from None
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
@@ -117,14 +114,11 @@ class OwnLedger:
                 terms=name,
                 name=str(row["run"]),
                 group=_whole(row["group"]),
-                event=SampledGaussian(
-                    noise_multiplier=_number(row["noise_multiplier"]),
-                    sampling_rate=_number(row["sampling_rate"]),
-                    num_rounds=_whole(row["num_rounds"]),
-                ),
+                event=from_mapping(SampledGaussian, {name: row[name] for name in _OF_EVENT}, source="a row"),
                 cap=_whole(row["cap"]),
             )
-            self._checked = (_number(row["epsilon"]), _number(row["delta"]))
+            allowed = {"name": name, "epsilon": row["epsilon"], "delta": row["delta"]}
+            self._checked = from_mapping(NodeBudget, allowed, source="a row")
             return
         run, position = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
         if kind == "round":
@@ -179,13 +173,12 @@ class OwnLedger:
 
     def check_budget(self, budget: NodeBudget) -> None:
         """Raises PrivacyError if the owner lowered the budget below what was promised."""
-        if self._checked is not None and budget.epsilon >= self._checked[0] and budget.delta >= self._checked[1]:
+        known = self._checked
+        if known is not None and budget.epsilon >= known.epsilon and budget.delta >= known.delta:
             return
         if not fits(self.events(), [(budget.epsilon, budget.delta)]):
-            raise PrivacyError(
-                f"this node's runs cost {rounded_up(spent(self.events(), delta=budget.delta))}, more than the epsilon "
-                f"{_allowed(budget)} that its owner now allows"
-            )
+            cost, allowed = rounded_up(spent(self.events(), delta=budget.delta)), f"the epsilon {_allowed(budget)}"
+            raise PrivacyError(f"this node's runs cost {cost}, more than {allowed} that its owner now allows")
 
     def check_input(self, run: JoinedRun, budget: NodeBudget) -> None:
         """Raises PrivacyError if one more masked input would exceed what the server may learn."""
@@ -202,29 +195,22 @@ class OwnLedger:
     def begin(self, run: JoinedRun, position: Position) -> None:
         """Records a session before it is answered; refuses one that is not after all others of the run."""
         round_number, attempt = position
+        charged = run.event.num_rounds
         if attempt >= _MOST_ATTEMPTS:
             raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
         if position <= run.last:
-            raise PrivacyError(
-                f"expected a session after round {run.last[0]}, attempt {run.last[1]}, got round {round_number}, "
-                f"attempt {attempt}: none is answered twice"
-            )
+            raise PrivacyError(f"expected a (round, attempt) after {run.last}, got {position}: none is answered twice")
         extra = run.extra + (run.revealed_round == round_number)
-        charged = run.event.num_rounds
         if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
-            raise PrivacyError(
-                f"run {run.name!r} was charged for {charged} rounds, round {round_number} is beyond them{again}"
-            )
+            raise PrivacyError(f"run {run.name!r} paid for {charged} rounds, {round_number} is beyond them{again}")
         self._write_position("round", run, position)
 
     def send(self, run: JoinedRun, position: Position, budget: NodeBudget) -> None:
         """Charges a masked input, before it leaves; once for each session."""
         self.check_input(run, budget)
         if position != run.last or run.sent_last == run.last:
-            raise PrivacyError(
-                f"an input of round {position[0]}, attempt {position[1]} was sent already, or is too late"
-            )
+            raise PrivacyError(f"an input of (round, attempt) {position} was sent already, or is too late")
         self._write_position("sent", run, position)
 
     def reveal(self, run: JoinedRun, position: Position) -> None:
@@ -240,19 +226,11 @@ def _check_claim(group: Group, event: SampledGaussian, budget: NodeBudget) -> No
         )
     cost = spent([event], delta=budget.delta)
     if not cost <= budget.epsilon:
-        raise PrivacyError(
-            f"the plan's mechanism costs this node epsilon {rounded_up(cost)}, it allows {_allowed(budget)}"
-        )
+        raise PrivacyError(f"the mechanism costs epsilon {rounded_up(cost)}, this node allows {_allowed(budget)}")
 
 
 def _allowed(budget: NodeBudget) -> str:
     return f"{allowance(budget.epsilon)} at delta {allowance(budget.delta)}"
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError("expected a number in a row")
-    return float(value)
 
 
 def _whole(value: object) -> int:

@@ -79,21 +79,18 @@ class SavedSessions:
         try:
             os.rename(path, claim)
         except FileNotFoundError:
-            raise PrivacyError(
-                f"expected a session that waits for stage {stage!r}: none does, or it was answered already"
-            ) from None
+            raise PrivacyError(f"no session waits for stage {stage!r}, or it was answered already") from None
         sync_folder(self._folder)
+        is_over = True
         try:
             yield Saved.decode(claim.read_bytes())
         except (InputError, PrivacyError):
-            if any(other != claim for other in self._folder.glob(f"{digest.hex()}.*")):
+            is_over = any(other != claim for other in self._folder.glob(f"{digest.hex()}.*"))
+            if not is_over:
+                # Gone if another process has begun a new session.
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(claim, path)
+            raise
+        finally:
+            if is_over:
                 claim.unlink(missing_ok=True)
-                raise
-            # Gone if another process has begun a new session: then this one is over.
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(claim, path)
-            raise
-        except BaseException:
-            claim.unlink(missing_ok=True)
-            raise
-        claim.unlink(missing_ok=True)

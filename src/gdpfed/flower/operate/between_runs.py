@@ -41,10 +41,8 @@ def enrol(server_home: str | Path, announcements: Sequence[str | Path]) -> Enrol
         if announcement not in listed:
             listed.append(announcement)
     if len(listed) > before and home.run_path.exists() and not is_finished(home.run_path):
-        raise InputError(
-            f"{str(home.run_path)!r} is not finished, and its terms name the enrolment as it is: let it end first, or "
-            f"give it up (gdpfed flower give-up)"
-        )
+        # Its terms name the enrolment as it is.
+        raise InputError(f"{str(home.run_path)!r} is not finished: let it end, or give it up (gdpfed flower give-up)")
     enrolment = signed_enrolment(listed, identity=home.identity)
     # The ledger first: whoever is enrolled can be charged.
     if not home.ledger_path.exists():

@@ -30,6 +30,9 @@ __all__ = ["AUTHORITY", "days_left", "make_certificates", "make_node_key", "rene
 AUTHORITY = "ca.crt"
 _AUTHORITY_DAYS = 3650
 _SERVER_DAYS = 365
+_NEVER_USED_FOR = (
+    "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"
+)  # fmt: skip
 # The key of an authority and its certificate.
 _Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
 
@@ -44,7 +47,7 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
     if days < 1:
         raise InputError(f"expected days >= 1, got days={days}")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority = _authority(folder) if (folder / AUTHORITY).exists() else _new_authority(folder)
+    authority = _authority(folder)
     if (folder / "server.key").exists():
         raise InputError(f"{str(folder)!r} has a server certificate: to renew it, move server.key and server.crt away")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -84,15 +87,12 @@ def days_left(certificate: Path) -> int:
     return (ends - datetime.datetime.now(datetime.UTC)).days
 
 
-def _new_authority(folder: Path) -> _Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    _write_key(folder / "ca.key", key, serialization.PrivateFormat.PKCS8)
-    certificate = _signed("gdpfed deployment", key, None, days=_AUTHORITY_DAYS, hosts=[])
-    (folder / AUTHORITY).write_bytes(certificate)
-    return key, x509.load_pem_x509_certificate(certificate)
-
-
 def _authority(folder: Path) -> _Authority:
+    """The folder's own; made if there is none."""
+    if not (folder / AUTHORITY).exists():
+        made = ec.generate_private_key(ec.SECP256R1())
+        _write_key(folder / "ca.key", made, serialization.PrivateFormat.PKCS8)
+        (folder / AUTHORITY).write_bytes(_signed("gdpfed deployment", made, None, days=_AUTHORITY_DAYS, hosts=[]))
     if not (folder / "ca.key").exists():
         raise InputError(f"{str(folder)!r} has {AUTHORITY} but not ca.key: bring ca.key back to sign with it")
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
@@ -109,17 +109,8 @@ def _signed(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     issuer_key, issuer = (key, subject) if authority is None else (authority[0], authority[1].subject)
     now = datetime.datetime.now(datetime.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=not is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    allowed = {"digital_signature": not is_authority, "key_cert_sign": is_authority, "crl_sign": is_authority}
+    usage = x509.KeyUsage(**allowed, **dict.fromkeys(_NEVER_USED_FOR, False))
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -10,6 +10,7 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import tomli_w
 
@@ -45,14 +46,16 @@ def need_flower() -> None:
             f"expected Linux, got {sys.platform}: only there it is sure that no process is left; start Flower's "
             f"programs yourself, as gdpfed flower init and node print them"
         )
-    try:
-        import flwr  # noqa: F401 - only to see that it is there
-    except ModuleNotFoundError:
-        raise MissingExtraError(package="flwr", extra="flower", purpose="deployment") from None
-    if shutil.which("flower-superlink", path=environment(Path())["PATH"]) is None:
-        raise InputError(
-            f"expected flower-superlink beside {sys.executable}, found none: pip install 'gdpfed[flower]' there"
-        )
+    if importlib.util.find_spec("flwr") is None:
+        raise MissingExtraError(package="flwr", extra="flower", purpose="deployment")
+    _program("flower-superlink")
+
+
+def _program(name: str) -> str:
+    program = shutil.which(name, path=environment(Path())["PATH"])
+    if program is None:
+        raise InputError(f"expected {name} beside {sys.executable}, found none: pip install 'gdpfed[flower]' there")
+    return program
 
 
 def environment(flower_home: Path) -> dict[str, str]:
@@ -132,7 +135,7 @@ def _last_lines(text: str, count: int) -> str:
     return " | ".join(line.strip() for line in text.splitlines()[-count:] if line.strip())
 
 
-class LocalFlower:
+class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
 
     def __init__(self, folder: Path) -> None:
@@ -151,9 +154,6 @@ class LocalFlower:
             make_certificates(self.certificates, hosts=[LOOPBACK, "localhost"])
         self.port, self.gate_port = free_ports(2)
         self.address = f"{LOOPBACK}:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -228,14 +228,13 @@ class LocalFlower:
             answer = json.JSONDecoder().raw_decode(done.stdout[start:])[0] if start >= 0 else {}
             if isinstance(answer, dict) and answer.get("success") and done.returncode == 0:
                 return answer
-        raise GdpfedError(
-            f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
-        )
+        said = (done.stdout + done.stderr)[-600:]
+        raise GdpfedError(f"flwr {' '.join(words[:2])} failed with code {done.returncode}: {said}")
 
     def _called(self, *words: str) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(  # noqa: S603 - Flower's own command
-                [self._program("flwr"), *words],
+                [_program("flwr"), *words],
                 env=self.environment,
                 cwd=self.folder,
                 capture_output=True,
@@ -245,9 +244,8 @@ class LocalFlower:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise GdpfedError(
-                f"flwr {' '.join(words[:2])} did not end in {_COMMAND_SECONDS:g} s: is the machine too busy?"
-            ) from None
+            asked = " ".join(words[:2])
+            raise GdpfedError(f"flwr {asked} took {_COMMAND_SECONDS:g} s: is the machine too busy?") from None
 
     def stop(self) -> None:
         """Takes everything down: the nodes first, so that they can say goodbye to the SuperLink."""
@@ -260,16 +258,10 @@ class LocalFlower:
                 last.tell()
                 last.wait()
 
-    def _program(self, name: str) -> str:
-        program = shutil.which(name, path=self.environment["PATH"])
-        if program is None:
-            raise InputError(f"expected {name} on the PATH, found none: pip install 'gdpfed[flower]'")
-        return program
-
     def _start(self, name: str, command: list[str]) -> KeptProcess:
         log = self.logs / f"{name}.log"
         process = subprocess.Popen(  # noqa: S603 - Flower's own commands
-            [sys.executable, "-I", "-S", keeper.__file__, str(log), self._program(command[0]), *command[1:]],
+            [sys.executable, "-I", "-S", keeper.__file__, str(log), _program(command[0]), *command[1:]],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.PIPE,

@@ -17,13 +17,7 @@ from gdpfed.errors import InputError
 
 __all__ = ["check_project", "write_project"]
 
-_FILES = {
-    "pyproject.toml.txt": "pyproject.toml",
-    "README.md.txt": "README.md",
-    "server.py.txt": "{package}/server.py",
-    "client.py.txt": "{package}/client.py",
-    "task.py.txt": "{package}/task.py",
-}
+_FILES = ("pyproject.toml", "README.md", "{package}/server.py", "{package}/client.py", "{package}/task.py")
 
 
 def write_project(folder: Path) -> list[Path]:
@@ -33,9 +27,10 @@ def write_project(folder: Path) -> list[Path]:
     project = _project_name(folder.absolute().name)
     package = project.replace("-", "_")
     written = []
-    for name, target in _FILES.items():
-        text = resources.files("gdpfed.flower.operate").joinpath("template", name).read_text(encoding="utf-8")
+    templates = resources.files("gdpfed.flower.operate").joinpath("template")
+    for target in _FILES:
         path = folder / target.format(package=package)
+        text = templates.joinpath(f"{path.name}.txt").read_text(encoding="utf-8")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(string.Template(text).substitute(project=project, package=package), encoding="utf-8")
         written.append(path)
@@ -47,9 +42,7 @@ def write_project(folder: Path) -> list[Path]:
 def check_project(folder: Path) -> Path:
     """The folder itself, if it is a project that Flower can run."""
     if not (folder / "pyproject.toml").is_file():
-        raise InputError(
-            f"expected a Flower app with pyproject.toml in {str(folder)!r}: make one with gdpfed flower new"
-        )
+        raise InputError(f"expected a Flower app in {str(folder)!r}: make one with gdpfed flower new")
     return folder.absolute()
 
 
@@ -57,7 +50,5 @@ def _project_name(name: str) -> str:
     project = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     package = project.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package) or package in ("gdpfed", "flwr", "test", "tests"):
-        raise InputError(
-            f"expected a folder whose name can be a Python package's, got {name!r}: take another, such as my-federation"
-        )
+        raise InputError(f"expected the name of a Python package, got {name!r}: take another, such as my-federation")
     return project

@@ -162,10 +162,8 @@ def follow(federation: Federation, deployment: LocalFlower, watch: Watcher, *, r
         is_seen = bool(deployment.superlink.find("flwr-serverapp"))
         was_seen = was_seen or is_seen
         if not is_seen and (was_seen or now - submitted > _SERVER_APP_SECONDS):
-            raise GdpfedError(
-                f"the ServerApp ended before the run did; logs are in {deployment.logs}; it said: "
-                f"{deployment.log_of(run)}"
-            )
+            said = deployment.log_of(run)
+            raise GdpfedError(f"the ServerApp ended before the run did: see {deployment.logs}; it said: {said}")
     return progress
 
 

@@ -12,9 +12,9 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,11 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
 from gdpfed.flower.server.events import EVENTS, Events, events_into
 from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun
-from gdpfed.flower.server.recovery import KeptSums, check_ledger_mark
+from gdpfed.flower.server.recovery import KeptSums, Standings, check_ledger_mark
 from gdpfed.flower.server.server_home import POPULATION, ServerHome
-from gdpfed.flower.server.standings import Standings
 from gdpfed.flower.server.transport import GridTransport
 from gdpfed.flower.shared.test_mode import check_test_mode, stop_here
-from gdpfed.flower.shared.vectors import shape_of, to_vector
+from gdpfed.flower.shared.vectors import sizes_of, to_vector
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.planning.settings import PlanSettings
@@ -42,13 +41,14 @@ from gdpfed.runs.loop import Evaluation, Progress, Work
 from gdpfed.runs.loop import run as run_loop
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.tasks.task import Task, TrainingSettings
-from gdpfed.training.rounds import IntArray, Sample, TrainingState
+from gdpfed.training.rounds import IntArray, TrainingState
 from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
 
 __all__ = ["Evaluate", "serve"]
 
 # The model's parameters -> accuracy in per cent, and loss.
 Evaluate = Callable[[NDArray[np.float32]], Mapping[str, float]]
+_TERMS = "terms.json"
 
 
 def serve(
@@ -58,13 +58,14 @@ def serve(
 
     ``model`` is what is trained, at its start; ``fault`` is called where a test may kill the process.
     """
-    shape = shape_of(model)
-    run = HomeRun.read(home, num_params=shape.num_params)
+    sizes = sizes_of(model)
+    layer_sizes = list(sizes.values())
+    run = HomeRun.read(home, num_params=sum(layer_sizes))
     check_test_mode(run.settings.test_seed, is_allowed=True)
     events = events_into(home.path / EVENTS, run=run.name)
     standings = Standings(home.path / "standings.json", run.enrolment, log=home.log)
     transport = GridTransport(
-        grid,
+        grid=grid,
         enrolment=run.enrolment,
         settings=run.settings,
         take_standing=standings.take,
@@ -81,13 +82,13 @@ def serve(
             folder = _created(run, link)
         elif (saved := folder.load_checkpoint()) is not None:
             check_ledger_mark(folder.path, ledger)
-            if len(saved.parameters) != shape.num_params:
+            if len(saved.parameters) != sum(layer_sizes):
                 raise InputError("the checkpoint is of another model: restore the model, or start another run")
         release = FlowerRelease(
             run=run,
             ledger=ledger,
             places=places,
-            transport=transport,
+            exchange=transport.exchange,
             standings=standings,
             fault=fault,
             events=events,
@@ -96,20 +97,20 @@ def serve(
             plan=run.plan,
             initial=torch.from_numpy(to_vector(model).astype(np.float32)),
             num_clients=len(places),
-            layer_sizes=list(shape.sizes),
-            sample=_secret_sample(run, ledger, places, transport, events),
+            layer_sizes=layer_sizes,
+            sample=functools.partial(_secret_sample, run, ledger, places, transport, events),
             release=release,
             spent=lambda _: tuple(ledger.spent_by_group(ledger.state.run(run.name)).values()),
-            evaluate=None if evaluate is None else _evaluation(evaluate),
+            evaluate=None if evaluate is None else functools.partial(_evaluation, evaluate),
             evaluate_every=run.settings.evaluate_every,
-            named=lambda model: dict(
-                zip(shape.names, (part.clone() for part in torch.split(model, list(shape.sizes))), strict=True)
-            ),
+            named=lambda model: {
+                name: part.clone() for name, part in zip(sizes, torch.split(model, layer_sizes), strict=True)
+            },
             close=lambda: ledger.close_run(run.name),
             fault=fault,
         )
         was_finished = folder.is_finished
-        state = run_loop(folder, work, watch=_watcher(run, folder, ledger, events))
+        state = run_loop(folder, work, watch=functools.partial(_watch, run, folder, ledger, events))
         how = "was finished before: set a plan for another" if was_finished else "is finished"
         home.log(f"run {run.name!r} {how} ({state.round_number} rounds)")
         events("finished", rounds=state.round_number)
@@ -121,62 +122,40 @@ def _participations(run: HomeRun, ledger: Ledger, places: IntArray) -> IntArray:
     return ledger.state.run(run.name).participations[places].astype(np.int64)
 
 
-def _secret_sample(run: HomeRun, ledger: Ledger, places: IntArray, transport: GridTransport, events: Events) -> Sample:
+def _secret_sample(
+    run: HomeRun, ledger: Ledger, places: IntArray, transport: GridTransport, events: Events, state: TrainingState
+) -> IntArray:
     """Coins of the operating system, or in a test those of the simulator; nobody who has left."""
-
-    def sample(state: TrainingState) -> IntArray:
-        events("begin", round=state.round_number)
-        transport.refresh()
-        participations, seed = _participations(run, ledger, places), run.settings.test_seed
-        if seed is None:
-            clients = chosen_clients(run.plan, run.assignment, participations, system_coins(len(run.assignment)))
-        else:
-            clients = sample_clients(
-                run.plan, run.assignment, participations, seed=seed, round_number=state.round_number
-            )
-        return clients[~ledger.state.run(run.name).population.has_left[places[clients]]]
-
-    return sample
+    events("begin", round=state.round_number)
+    transport.refresh()
+    participations, seed = _participations(run, ledger, places), run.settings.test_seed
+    if seed is None:
+        clients = chosen_clients(run.plan, run.assignment, participations, system_coins(len(run.assignment)))
+    else:
+        clients = sample_clients(run.plan, run.assignment, participations, seed=seed, round_number=state.round_number)
+    return clients[~ledger.state.run(run.name).population.has_left[places[clients]]]
 
 
-def _evaluation(evaluate: Evaluate) -> Callable[[torch.Tensor], Evaluation]:
-    def judge(model: torch.Tensor) -> Evaluation:
-        judged = evaluate(model.numpy().copy())
-        return Evaluation(
-            accuracy=_finite(judged.get("accuracy", 0.0), 0.0), loss=_finite(judged.get("loss", 0.0), 1e300)
-        )
-
-    return judge
+def _evaluation(evaluate: Evaluate, model: torch.Tensor) -> Evaluation:
+    judged = evaluate(model.numpy().copy())
+    return Evaluation(accuracy=_finite(judged.get("accuracy", 0.0), 0.0), loss=_finite(judged.get("loss", 0.0), 1e300))
 
 
 def _finite(value: float, otherwise: float) -> float:
     return float(value) if math.isfinite(value) else otherwise
 
 
-def _watcher(run: HomeRun, folder: RunFolder, ledger: Ledger, events: Events) -> Callable[[Progress], None]:
+def _watch(run: HomeRun, folder: RunFolder, ledger: Ledger, events: Events, progress: Progress) -> None:
     """After a checkpoint the kept sums may go; the operator is told."""
-
-    def watch(progress: Progress) -> None:
-        KeptSums(folder.path, progress.state.round_number).forget()
-        spent = ledger.spent_by_group(ledger.state.run(run.name)).values()
-        judged = (
-            {}
-            if progress.evaluation is None
-            else {"accuracy": progress.evaluation.accuracy, "loss": progress.evaluation.loss}
-        )
-        epsilons = [_finite(value, 1e300) for value in spent]
-        events("round", round=progress.record.round_number, epsilons=epsilons, **judged)
-        listed = ", ".join(rounded_up(value, 3) for value in spent)
-        run.home.log(
-            f"round {progress.state.round_number} of {run.plan.num_rounds}: {progress.seconds:.1f} s, epsilon spent "
-            f"{listed}"
-        )
-
-    return watch
-
-
-def _terms_path(run: HomeRun) -> Path:
-    return run.home.run_path / "terms.json"
+    KeptSums(folder.path, progress.state.round_number).forget()
+    spent = ledger.spent_by_group(ledger.state.run(run.name)).values()
+    found = progress.evaluation
+    judged = {} if found is None else {"accuracy": found.accuracy, "loss": found.loss}
+    epsilons = [_finite(value, 1e300) for value in spent]
+    events("round", round=progress.record.round_number, epsilons=epsilons, **judged)
+    listed = ", ".join(rounded_up(value, 3) for value in spent)
+    where = f"round {progress.state.round_number} of {run.plan.num_rounds}"
+    run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}")
 
 
 def _found(run: HomeRun) -> RunFolder | None:
@@ -189,10 +168,8 @@ def _found(run: HomeRun) -> RunFolder | None:
     if not is_ours or plan_hash(folder.plan) != plan_hash(run.plan):
         raise PrivacyError(f"{str(path)!r} is of another run or plan: set the plan again")
     # Nodes refuse a run whose terms change: better to stop than to release noise.
-    if _terms_path(run).read_bytes() != run.terms.encode():
-        raise PrivacyError(
-            "the run began on other terms (tolerances, enrolment, plan, model): restore them, or start another run"
-        )
+    if (path / _TERMS).read_bytes() != run.terms.encode():
+        raise PrivacyError("the run began on other terms: restore settings, enrolment, plan, model, or start another")
     return folder
 
 
@@ -225,6 +202,6 @@ def _created(run: HomeRun, link: LedgerLink) -> RunFolder:
     )
     path = run.home.run_path
     path.mkdir(parents=True, exist_ok=True)
-    write_whole(_terms_path(run), run.terms.encode(), private=True, durable=True)
+    write_whole(path / _TERMS, run.terms.encode(), private=True, durable=True)
     stamp = DEPLOYED if test_seed is None else TESTED
     return create_run(path, task=task, plan=plan, seed=test_seed or 0, ledger=link, stamp=stamp)

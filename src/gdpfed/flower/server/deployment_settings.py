@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gdpfed.config import documented, setting
 from gdpfed.errors import InputError
-from gdpfed.flower.shared.stated_tolerance import StatedTolerance
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 
 __all__ = ["DeploymentSettings"]
@@ -16,7 +15,7 @@ __all__ = ["DeploymentSettings"]
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class DeploymentSettings(StatedTolerance):
+class DeploymentSettings:
     """What every cohort must stand (part of the terms; a node's owner may ask for more), and how long the server waits.
 
     Who answers a stage later than its seconds is lost to the sum.
@@ -61,7 +60,10 @@ class DeploymentSettings(StatedTolerance):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        # Here, since the command line reads the fields also where the packages of secure sums are missing.
+        from gdpfed.secure.noise_shares import Tolerance
+
+        Tolerance(**{name: getattr(self, name) for name in ("dropout_rate", "colluding_fraction", "complete_up_to")})
         for name in ("start", "announce", "keys", "shares", "input", "agree", "reveal", "poll"):
             value = getattr(self, f"{name}_seconds")
             if not 0 < value < 1e7:
@@ -73,7 +75,3 @@ class DeploymentSettings(StatedTolerance):
             raise InputError(f"expected 0 <= min_online <= 1, got min_online={self.min_online}")
         if self.test_seed is not None and self.test_seed < 0:
             raise InputError(f"expected test_seed >= 0, got test_seed={self.test_seed}")
-
-    def seconds(self, stage: str) -> float:
-        """How long the answers of a stage may take."""
-        return float(getattr(self, f"{stage}_seconds"))

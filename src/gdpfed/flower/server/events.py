@@ -7,6 +7,7 @@ Guarantees (tests of the same name):
   events_are_for_the_operator_only   mode 0600, nothing but names, counts and what is released anyway.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -15,15 +16,10 @@ from typing import Any
 
 from gdpfed.files import private_opener
 
-__all__ = ["EVENTS", "Events", "events_into", "no_events"]
+__all__ = ["EVENTS", "Events", "events_into"]
 
 EVENTS = "progress.jsonl"
 Events = Callable[..., None]
-
-
-def no_events(kind: str, **facts: Any) -> None:
-    """Nobody watches."""
-    del kind, facts
 
 
 def events_into(path: Path, *, run: str) -> Events:
@@ -31,11 +27,8 @@ def events_into(path: Path, *, run: str) -> Events:
 
     def write(kind: str, **facts: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts})
-        try:
-            with open(path, "a", encoding="utf-8", opener=private_opener) as file:
-                file.write(line + "\n")
-        except OSError:
-            return
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=private_opener) as file:
+            file.write(line + "\n")
 
     if not _is_of(path, run):
         path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The release of a deployment: reserve, ask the nodes for secure sums, charge, keep, publish.
 
-Place: a `Release` of `training/rounds.py`, over a `Transport` that carries packets; no framework here. Encoding and
+Place: a `Release` of `training/rounds.py`, over an `Exchange` that carries packets; no framework here. Encoding and
 decoding are the simulator's functions, and the ledger is charged as `training/releases/charged.py` charges it:
 
     reserve     each group's attempt at the round: who cannot pay is left out (its number is the session's attempt)
@@ -20,20 +20,18 @@ Guarantees (tests of the same name):
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import Events
-from gdpfed.flower.server.recovery import KeptSum, KeptSums, write_ledger_mark
+from gdpfed.flower.server.recovery import KeptSum, KeptSums, Standings, write_ledger_mark
 from gdpfed.flower.server.server_home import ServerHome
-from gdpfed.flower.server.standings import Standings
-from gdpfed.flower.server.sums import SumConversation, together
+from gdpfed.flower.server.sums import Exchange, SumConversation, together
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
-from gdpfed.flower.shared.test_mode import SERVER, randomness_for
+from gdpfed.flower.shared.test_mode import randomness_for
 from gdpfed.flower.shared.wire import pack
 from gdpfed.ledger.book import Charge, Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
@@ -44,20 +42,12 @@ from gdpfed.secure.encoding import PlannedSum, planned_sums
 from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.charged import content_hash
-from gdpfed.training.releases.secure_sums import decoded
+from gdpfed.training.releases.secure_sums import SERVER, decoded
 from gdpfed.training.rounds import IntArray, Released, TrainingState
 
-__all__ = ["Fault", "FlowerRelease", "HomeRun", "Transport"]
+__all__ = ["Fault", "FlowerRelease", "HomeRun"]
 
 Fault = Callable[[str, int], None]
-
-
-class Transport(Protocol):
-    """What carries packets."""
-
-    def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterable[tuple[int, bytes]]:
-        """Sends to clients by number, and yields what comes back in time."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,19 +89,6 @@ class HomeRun:
         )
 
 
-@dataclass(kw_only=True, eq=False)
-class _Attempt:
-    """One attempt at a sum: the groups that take part, their charges, and who was sampled of them."""
-
-    planned: PlannedSum
-    charges: dict[str, Charge]
-    sampled: dict[str, IntArray]
-
-    @property
-    def number(self) -> int:
-        return max(charge.attempt.attempt for charge in self.charges.values())
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlowerRelease:
     """The sums of a run. ``places`` is each client's place in the ledger's population."""
@@ -119,7 +96,7 @@ class FlowerRelease:
     run: HomeRun
     ledger: Ledger
     places: IntArray
-    transport: Transport
+    exchange: Exchange
     standings: Standings
     fault: Fault
     events: Events
@@ -130,100 +107,75 @@ class FlowerRelease:
         settings, plan = self.run.settings, self.run.plan
         if not self.ledger.state.run(name).is_open:
             raise ExhaustedError(f"run {name!r} was closed after {number} rounds", rounds_left=0)
-        planned_of = {
-            planned.place: planned
-            for planned in planned_sums(plan, num_params=len(state.parameters), tolerance=settings.tolerance)
-        }
+        # The place of a sum is its index.
+        planned = planned_sums(plan, num_params=len(state.parameters), tolerance=self.run.terms.tolerance)
+        places = range(len(planned))
         kept_sums = KeptSums(self.run.home.run_path, number)
-        results = {place: kept for place in planned_of if (kept := kept_sums.find(place)) is not None}
+        results = {place: kept for place in places if (kept := kept_sums.find(place)) is not None}
+        model = state.parameters.numpy().astype("<f4").tobytes()
         stopped: set[int] = set()
         # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
         for tried in range(settings.max_attempts + 1):
-            missing = [
-                planned for place, planned in planned_of.items() if place not in results and place not in stopped
-            ]
+            missing = set(places) - results.keys() - stopped
             if not missing:
                 break
-            attempts = self._reserved(number, missing, clients)
-            stopped |= {planned.place for planned in missing} - attempts.keys()
-            if not attempts and not results:
+            opened: dict[int, SumConversation] = {}
+            for place in sorted(missing):
+                ask = tried < settings.max_attempts
+                if conversation := self._opened(number, planned[place], model, clients, ask=ask):
+                    opened[place] = conversation
+            stopped |= missing - opened.keys()
+            if not opened and not results:
                 raise ExhaustedError(f"no group of run {name!r} can pay for round {number}", rounds_left=0)
             self.fault("reserved", number)
-            for place, kept in self._attempted(state, attempts, ask=tried < settings.max_attempts):
+            for place, kept in self._ended(number, opened):
                 results[place] = kept
                 kept_sums.keep(place, kept)
                 self.fault("kept", number)
-        totals = {place: kept.total for place, kept in results.items()}
-        sums = dict(zip(planned_of, decoded(list(planned_of.values()), totals), strict=True))
-        self._publish(number, {place: (kept, content_hash(sums[place])) for place, kept in results.items()})
+        sums = decoded(planned, {place: kept.total for place, kept in results.items()})
+        self._publish(number, [(kept, content_hash(sums[place])) for place, kept in results.items()])
         self.fault("published", number)
         write_ledger_mark(self.run.home.run_path, self.ledger)
         # Who took part stands in the ledger, and nowhere else.
         return Released(
-            sums=list(sums.values()),
+            sums=sums,
             clients=np.array([], dtype=np.int64),
             cohort=tuple(round(group.expected_cohort) for group in plan.groups),
         )
 
-    def _reserved(self, number: int, missing: list[PlannedSum], sampled: IntArray) -> dict[int, _Attempt]:
-        """An attempt at each sum that some group can pay for."""
-        attempts: dict[int, _Attempt] = {}
-        for planned in missing:
-            attempt = _Attempt(planned=planned, charges={}, sampled={})
-            for group in planned.groups:
-                name = self.run.plan.groups[group].name
-                try:
-                    attempt.charges[name] = self.ledger.reserve(self.run.name, number, name)
-                except ExhaustedError as error:
-                    self.run.home.log(f"round {number}: {error}")
-                    continue
-                attempt.sampled[name] = sampled[self.run.assignment[sampled] == group]
-            if attempt.charges:
-                attempts[planned.place] = attempt
-        return attempts
-
-    def _attempted(
-        self, state: TrainingState, attempts: dict[int, _Attempt], *, ask: bool
-    ) -> Iterable[tuple[int, KeptSum]]:
-        """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
-        model = state.parameters.numpy().astype("<f4").tobytes()
-        conversations = {
-            place: self._conversation(state.round_number, attempt, model, ask=ask)
-            for place, attempt in attempts.items()
-        }
-        for place, result in together(conversations, self.transport.exchange):
-            attempt = attempts[place]
-            kind = "aborted" if result.total is None else "given up" if result.given_up or not ask else "released"
-            facts = {"round": state.round_number, "groups": list(attempt.planned.groups), "attempt": attempt.number}
-            self.events(kind, **facts, lost=result.vanished)
-            if result.total is not None:
-                self.fault("unmasked", state.round_number)
-                numbers = {group: charge.attempt.attempt for group, charge in attempt.charges.items()}
-                yield place, KeptSum(total=result.total, attempts=numbers)
+    def _opened(
+        self, number: int, planned: PlannedSum, model: bytes, clients: IntArray, *, ask: bool
+    ) -> SumConversation | None:
+        """An attempt at a sum, reserved for the groups that can pay; None if none can. Without ``ask``, of nobody."""
+        run = self.run
+        charges: dict[str, Charge] = {}
+        sampled: dict[str, IntArray] = {}
+        for group in planned.groups:
+            name = run.plan.groups[group].name
+            try:
+                charges[name] = self.ledger.reserve(run.name, number, name)
+            except ExhaustedError as error:
+                run.home.log(f"round {number}: {error}")
                 continue
-            for charge in attempt.charges.values():
-                if charge.attempt.state == "reserved":
-                    charge.abort("too few clients were left")
-        self.standings.save()
-
-    def _conversation(self, number: int, attempt: _Attempt, model: bytes, *, ask: bool) -> SumConversation:
-        planned, settings = attempt.planned, self.run.settings
+            sampled[name] = clients[run.assignment[clients] == group]
+        if not charges:
+            return None
         session = Session(
-            plan_hash=self.run.terms.digest,
+            plan_hash=run.terms.digest,
             model_hash=hashlib.sha256(model).digest(),
             round_number=number,
-            attempt=attempt.number,
+            attempt=max(charge.attempt.attempt for charge in charges.values()),
             place=planned.place,
             num_params=planned.num_params,
         )
-        invited = sorted(int(client) for clients in attempt.sampled.values() for client in clients) if ask else []
-        signed_terms = self.run.terms.signed(self.run.identity)
+        invited = sorted(int(client) for group in sampled.values() for client in group) if ask else []
+        signed_terms = run.terms.signed(run.identity)
 
         def charge() -> None:
             self.fault("charging", number)
-            self.events("charged", round=number, groups=list(planned.groups), attempt=attempt.number)
-            for name, reserved in attempt.charges.items():
-                reserved.commit(self.places[attempt.sampled[name]])
+            self.events("charged", round=number, groups=list(planned.groups), attempt=session.attempt)
+            for name, reserved in charges.items():
+                reserved.commit(self.places[sampled[name]])
             self.fault("charged", number)
 
         return SumConversation(
@@ -232,24 +184,43 @@ class FlowerRelease:
             server=SecureServer(
                 session=session,
                 invited=invited,
-                identity=self.run.identity,
-                directory=self.run.enrolment.directory,
-                tolerance=settings.tolerance,
+                identity=run.identity,
+                directory=run.enrolment.directory,
+                tolerance=run.terms.tolerance,
             ),
             invited=invited,
             model=model,
+            charges=charges,
             keys=lambda client: pack("keys", signed_terms, session.encoded(), self.standings.shown_to(client)),
             charge=charge,
             standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
-            randomness=randomness_for(session, client=SERVER, test_seed=settings.test_seed),
-            log=self.run.home.log,
+            randomness=randomness_for(session, client=SERVER, test_seed=run.settings.test_seed),
+            log=run.home.log,
+            is_given_up=not ask,
         )
 
-    def _publish(self, number: int, results: Mapping[int, tuple[KeptSum, str]]) -> None:
+    def _ended(self, number: int, opened: Mapping[int, SumConversation]) -> Iterable[tuple[int, KeptSum]]:
+        """Runs the sums side by side; yields those that ended for good, and gives the others' reservations back."""
+        for place, total in together(opened, self.exchange):
+            ended = opened[place]
+            kind = "aborted" if total is None else "given up" if ended.is_given_up else "released"
+            facts = {"round": number, "groups": list(ended.planned.groups), "attempt": ended.session.attempt}
+            self.events(kind, **facts, lost=ended.vanished)
+            if total is not None:
+                self.fault("unmasked", number)
+                attempts = {group: charge.attempt.attempt for group, charge in ended.charges.items()}
+                yield place, KeptSum(total=total, attempts=attempts)
+                continue
+            for charge in ended.charges.values():
+                if charge.attempt.state == "reserved":
+                    charge.abort("too few clients were left")
+        self.standings.save()
+
+    def _publish(self, number: int, results: Iterable[tuple[KeptSum, str]]) -> None:
         """Says in the ledger what left each sum; again after a kill, with the same hashes."""
         run = self.ledger.state.run(self.run.name)
         charges, hashes = [], []
-        for kept, digest in results.values():
+        for kept, digest in results:
             for name, attempt in kept.attempts.items():
                 known = run.attempts_of(number, run.group_number(name))
                 if not known or known[-1].attempt != attempt or known[-1].state not in ("charged", "published"):

@@ -14,19 +14,15 @@ Place: on the operator's machine, who tells the ServerApp where; `operate.betwee
 
 import hashlib
 import json
-import secrets
 from pathlib import Path
 
-import tomli_w
-
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.files import write_whole
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.shared.enrolment import Enrolment, enrolment_from_json
-from gdpfed.flower.shared.home_files import append_log, new_home, read_content, read_key, read_settings
+from gdpfed.flower.shared.home_files import Home, read_content, read_settings
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan
-from gdpfed.secure.primitives import KEY_BYTES, signing_public
+from gdpfed.secure.primitives import signing_public
 
 __all__ = ["POPULATION", "ServerHome", "make_server_home"]
 
@@ -34,23 +30,18 @@ __all__ = ["POPULATION", "ServerHome", "make_server_home"]
 POPULATION = "clients"
 
 
-class ServerHome:
-    """An existing server home."""
+class ServerHome(Home):
+    """An existing server home. Its log names clients whose answers were not used, and so some of a sample."""
+
+    whose, key_name, settings_name = "server", "server.key", "settings.toml"
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.enrolment_path = self.path / "enrolment.json"
         self.plan_path = self.path / "plan.toml"
         self.run_name_path = self.path / "run.json"
         self.ledger_path = self.path / "ledger"
         self.run_path = self.path / "run"
-        if not (self.path / "server.key").is_file():
-            raise InputError(f"expected a server's home (with server.key), got {str(self.path)!r}: make one first")
-
-    @property
-    def identity(self) -> bytes:
-        """The private key."""
-        return read_key(self.path / "server.key")
 
     @property
     def enrolment(self) -> Enrolment:
@@ -88,19 +79,10 @@ class ServerHome:
     @property
     def settings(self) -> DeploymentSettings:
         """As the operator wrote them."""
-        path = self.path / "settings.toml"
+        path = self.path / self.settings_name
         return read_settings(DeploymentSettings, path) if path.is_file() else DeploymentSettings()
-
-    def log(self, text: str) -> None:
-        """For the operator only (0600): it names clients whose answers were not used, and so some of a sample."""
-        append_log(self.path / "server.log", text)
 
 
 def make_server_home(path: str | Path, *, settings: DeploymentSettings | None = None) -> ServerHome:
     """A new server home, with a key of its own."""
-    path = Path(path)
-    new_home(path, key_name="server.key")
-    stated = {name: value for name, value in vars(settings or DeploymentSettings()).items() if value is not None}
-    write_whole(path / "settings.toml", tomli_w.dumps(stated).encode(), private=True, durable=True)
-    write_whole(path / "server.key", secrets.token_bytes(KEY_BYTES), private=True, durable=True)
-    return ServerHome(path)
+    return ServerHome.made(path, settings or DeploymentSettings())

@@ -1,7 +1,7 @@
 """One secure sum as a conversation, and several of them in step.
 
 Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a generator: it yields what goes out at a
-stage, takes what came back, and ends with a `Result`. `together` runs all sums of a round side by side: the messages
+stage, takes what came back, and ends with a total. `together` runs all sums of a round side by side: the messages
 of a stage go out at once, so that a round takes as long as one sum.
 
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.shared.wire import pack, unpack
+from gdpfed.ledger.book import Charge
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.secure import messages
 from gdpfed.secure.encoding import PlannedSum
@@ -31,7 +32,7 @@ from gdpfed.secure.randomness import Randomness
 from gdpfed.secure.server import AbortedError, SecureServer, empty_sum
 from gdpfed.secure.session import Session
 
-__all__ = ["Exchange", "Outgoing", "Result", "SumConversation", "together"]
+__all__ = ["Exchange", "Outgoing", "SumConversation", "together"]
 
 Total = NDArray[np.uint32]
 
@@ -47,134 +48,101 @@ class Outgoing:
 
 # What came back, as it comes: a client's number and its packet. Who does not answer in time is not in it.
 Exchange = Callable[[str, Mapping[int, bytes]], Iterable[tuple[int, bytes]]]
-Steps = Generator[Outgoing, None, "Result"]
-Log = Callable[[str], None]
+# What is answered at each stage, and what takes it.
+_ANSWERS: dict[str, tuple[type[Any], Callable[[SecureServer, bytes], None]]] = {
+    "keys": (messages.Advertisement, SecureServer.receive_advertisement),
+    "shares": (messages.SealedShares, SecureServer.receive_shares),
+    "input": (messages.MaskedInput, SecureServer.receive_input),
+    "agree": (messages.Agreement, SecureServer.receive_agreement),
+    "reveal": (messages.Shares, SecureServer.receive_revealed),
+}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """``total`` is what may be seen, the server's noise included; None if nothing was charged, and the sum may be
-    tried again.
+@dataclass(kw_only=True, eq=False)
+class SumConversation:
+    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable.
 
-    ``given_up``: it is noise alone. Only the operator may know.
+    ``is_given_up``: what is released is noise alone. Only the operator may know.
     """
 
-    total: Total | None
-    given_up: bool
-    vanished: int
+    planned: PlannedSum
+    session: Session
+    server: SecureServer
+    invited: Sequence[int]
+    model: bytes
+    charges: Mapping[str, Charge]
+    keys: Callable[[int], bytes]
+    charge: Callable[[], None]
+    standing: Callable[[int, bytes], object]
+    randomness: Randomness
+    log: Callable[[str], None]
+    is_charged: bool = False
+    is_given_up: bool = False
+    vanished: int = 0
 
-
-class SumConversation:
-    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable."""
-
-    def __init__(
-        self,
-        *,
-        planned: PlannedSum,
-        session: Session,
-        server: SecureServer,
-        invited: Sequence[int],
-        model: bytes,
-        keys: Callable[[int], bytes],
-        charge: Callable[[], None],
-        standing: Callable[[int, bytes], object],
-        randomness: Randomness,
-        log: Log,
-    ) -> None:
-        self._planned, self._session, self._server = planned, session, server
-        self._invited, self._model = list(invited), model
-        self._keys, self._charge, self._standing = keys, charge, standing
-        self._randomness, self._log = randomness, log
-        self.is_charged = False
-        self._vanished = 0
-
-    def steps(self) -> Steps:
-        """The conversation."""
+    def steps(self) -> Generator[Outgoing, None, Total | None]:
+        """What may be seen, the server's noise included; None if nothing was charged, and it may be tried again."""
         try:
-            total = yield from self._total()
+            return (yield from self._total())
         except (AbortedError, ExhaustedError) as error:
-            self._log(f"round {self._session.round_number}, sum {self._session.place}: {error}")
-            noise = empty_sum(self._planned, randomness=self._randomness) if self.is_charged else None
-            return Result(total=noise, given_up=self.is_charged, vanished=self._vanished)
-        return Result(total=total, given_up=False, vanished=self._vanished)
+            self.log(f"round {self.session.round_number}, sum {self.session.place}: {error}")
+            self.is_given_up = self.is_charged
+            return empty_sum(self.planned, randomness=self.randomness) if self.is_charged else None
 
     def _total(self) -> Generator[Outgoing, None, Total]:
-        server, digest = self._server, self._session.digest()
+        server, digest = self.server, self.session.digest()
         present: list[int] = []
-        if self._invited:
-            packets = {client: self._keys(client) for client in self._invited}
-            present = yield from self._asked("keys", packets, messages.Advertisement.decode, self._advertised)
-        self._vanished = len(self._invited) - len(present)
+        if self.invited:
+            present = yield from self._asked("keys", {client: self.keys(client) for client in self.invited})
+        self.vanished = len(self.invited) - len(present)
         if not present:
             self._charge_now()
-            return empty_sum(self._planned, randomness=self._randomness)
+            return empty_sum(self.planned, randomness=self.randomness)
 
-        packet = pack("shares", digest, server.roster())
-        yield from self._asked_all("shares", present, packet, messages.SealedShares.decode, server.receive_shares)
+        yield from self._asked("shares", dict.fromkeys(present, pack("shares", digest, server.roster())))
 
         deliveries = server.deliveries()
-        packets = {client: pack("input", digest, delivery, self._model) for client, delivery in deliveries.items()}
-        arrived = yield from self._asked("input", packets, self._decode_input, server.receive_input)
-        self._vanished = len(self._invited) - len(arrived)
+        packets = {client: pack("input", digest, delivery, self.model) for client, delivery in deliveries.items()}
+        arrived = yield from self._asked("input", packets)
+        self.vanished = len(self.invited) - len(arrived)
 
         packets = {client: pack("agree", digest, survivors) for client, survivors in server.survivors().items()}
-        yield from self._asked("agree", packets, messages.Agreement.decode, server.receive_agreement)
+        yield from self._asked("agree", packets)
 
         packet = pack("reveal", digest, server.agreements())
         self._charge_now()
-        yield from self._asked_all("reveal", arrived, packet, messages.Shares.decode, server.receive_revealed)
-        return server.total() + server.top_up(self._planned, randomness=self._randomness)
+        yield from self._asked("reveal", dict.fromkeys(arrived, packet))
+        return server.total() + server.top_up(self.planned, randomness=self.randomness)
 
     def _charge_now(self) -> None:
-        self._charge()
+        self.charge()
         self.is_charged = True
 
-    def _decode_input(self, content: bytes) -> messages.MaskedInput:
-        return messages.MaskedInput.decode(content, num_params=self._session.num_params)
-
-    def _advertised(self, content: bytes) -> None:
-        self._server.receive_advertisement(content)
-
-    def _asked_all(
-        self,
-        stage: str,
-        clients: Iterable[int],
-        packet: bytes,
-        decode: Callable[[bytes], Any],
-        receive: Callable[[bytes], None],
-    ) -> Generator[Outgoing, None, list[int]]:
-        return (yield from self._asked(stage, dict.fromkeys(clients, packet), decode, receive))
-
-    def _asked(
-        self,
-        stage: str,
-        packets: Mapping[int, bytes],
-        decode: Callable[[bytes], Any],
-        receive: Callable[[bytes], None],
-    ) -> Generator[Outgoing, None, list[int]]:
+    def _asked(self, stage: str, packets: Mapping[int, bytes]) -> Generator[Outgoing, None, list[int]]:
         """Who gave an answer that can be used; the others are lost, each for itself."""
+        kind, receive = _ANSWERS[stage]
         present: list[int] = []
 
         def take(sender: int, packet: bytes) -> None:
             try:
                 parts = unpack(packet, stage=stage, num_parts=2 if stage == "keys" else 1)
                 # Only advertisements and agreements are signed: the connection says who sends.
-                if decode(parts[0]).client != sender:
+                if kind.decode(parts[0], num_params=self.session.num_params).client != sender:
                     raise InputError("expected a message in the sender's own name, got another's")
-                receive(parts[0])
+                receive(self.server, parts[0])
             except GdpfedError as error:
-                self._log(f"round {self._session.round_number}, {stage}: an answer was not used: {error}")
+                self.log(f"round {self.session.round_number}, {stage}: an answer was not used: {error}")
                 return
             present.append(sender)
             if stage == "keys":
-                self._standing(sender, parts[1])
+                self.standing(sender, parts[1])
 
         yield Outgoing(stage=stage, packets=packets, receive=take)
         return sorted(present)
 
 
-def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Result]]:
-    """Runs the sums side by side; yields each one's place and result when it ends."""
+def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Total | None]]:
+    """Runs the sums side by side; yields each one's place and total when it ends."""
     running = {place: conversation.steps() for place, conversation in conversations.items()}
     while running:
         waiting: dict[int, Outgoing] = {}

@@ -13,10 +13,11 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
-from gdpfed.flower.server.events import Events, no_events
+from gdpfed.flower.server.events import Events
 from gdpfed.flower.shared.carrier import Grid, Message, RecordDict, message_type, packet_in, record_of
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
@@ -26,42 +27,30 @@ __all__ = ["GridTransport"]
 _LARGEST_TTL = 43200.0
 
 
+@dataclass(kw_only=True, eq=False)
 class GridTransport:
     """``take_standing`` gets each node's signed standing, and says what it accepted."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        *,
-        enrolment: Enrolment,
-        settings: DeploymentSettings,
-        take_standing: Callable[[int, bytes, bytes], Standing | None],
-        log: Callable[[str], None],
-        events: Events = no_events,
-    ) -> None:
-        self._events = events
-        self._grid, self._enrolment, self._settings = grid, enrolment, settings
-        self._take_standing, self._log = take_standing, log
-        self._text = enrolment.as_json().encode()
-        self._nodes: dict[int, int] = {}
-        # When each node was last asked who it is.
-        self._asked: dict[int, float] = {}
-        self._online: set[int] = set()
-        self._is_first = True
-
-    @property
-    def num_bound(self) -> int:
-        """Clients whose node is known."""
-        return len(self._nodes)
+    grid: Grid
+    enrolment: Enrolment
+    settings: DeploymentSettings
+    take_standing: Callable[[int, bytes, bytes], Standing | None]
+    log: Callable[[str], None]
+    events: Events
+    _nodes: dict[int, int] = field(default_factory=dict, init=False)
+    # When each node was last asked who it is.
+    _asked: dict[int, float] = field(default_factory=dict, init=False)
+    _online: set[int] = field(default_factory=set, init=False)
+    _is_first: bool = field(default=True, init=False)
 
     def refresh(self) -> None:
         """Asks nodes that came who they are; waits for all before the first round, for enough before the others."""
-        deadline = time.monotonic() + self._settings.start_seconds
-        enrolled = len(self._enrolment.clients)
-        fewest = math.ceil(self._settings.min_online * enrolled)
+        deadline = time.monotonic() + self.settings.start_seconds
+        enrolled = len(self.enrolment.clients)
+        fewest = math.ceil(self.settings.min_online * enrolled)
         wanted, self._is_first = enrolled if self._is_first else fewest, False
         while True:
-            self._online = set(self._grid.get_node_ids())
+            self._online = set(self.grid.get_node_ids())
             if unknown := self._unknown():
                 self._announce(unknown)
             present = sum(node in self._online for node in self._nodes.values())
@@ -69,7 +58,7 @@ class GridTransport:
                 return
             if time.monotonic() >= deadline:
                 break
-            time.sleep(self._settings.poll_seconds)
+            time.sleep(self.settings.poll_seconds)
         if present < fewest:
             raise InputError(
                 f"expected {fewest} of {enrolled} enrolled nodes online (min_online), got {present}: the run stops; "
@@ -80,7 +69,7 @@ class GridTransport:
         """Nodes to ask: those that came, those that went and came back, and after a while those that did not say."""
         now, bound = time.monotonic(), set(self._nodes.values())
         self._asked = {node: when for node, when in self._asked.items() if node in self._online}
-        long_ago = now - self._settings.announce_seconds
+        long_ago = now - self.settings.announce_seconds
         return sorted(
             node
             for node in self._online
@@ -89,43 +78,43 @@ class GridTransport:
 
     def _announce(self, nodes: list[int]) -> None:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        packet = pack("announce", nonce, self._text)
+        packet = pack("announce", nonce, self.enrolment.as_json().encode())
         self._asked |= dict.fromkeys(nodes, time.monotonic())
         for node, content in self._sent("announce", dict.fromkeys(nodes, packet)):
             try:
                 (encoded,) = unpack(content, stage="announce", num_parts=1)
                 self._bind(node, encoded, nonce)
             except GdpfedError as error:
-                self._log(f"node {node} is not bound to a client: {error}")
+                self.log(f"node {node} is not bound to a client: {error}")
 
     def _bind(self, node: int, encoded: bytes, nonce: bytes) -> None:
         claimed = Standing.decode(encoded)
-        standing = self._take_standing(claimed.client, encoded, nonce)
+        standing = self.take_standing(claimed.client, encoded, nonce)
         if standing is None:
             raise InputError("expected a signature of an enrolled client, got another: its key is not enrolled")
         if standing.node != node:
             raise InputError("expected a signature for this node, got one for another")
         if self._nodes.get(standing.client) in self._online - {node}:
-            name = self._enrolment.clients[standing.client].name
+            name = self.enrolment.clients[standing.client].name
             raise InputError(f"client {name!r} is at another node already: is its home in use twice?")
         self._nodes[standing.client] = node
 
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Sends to the clients that are online; yields what comes back in time."""
         if stage == "keys":
-            self._online = set(self._grid.get_node_ids())
+            self._online = set(self.grid.get_node_ids())
         clients = {self._nodes[client]: client for client in packets if self._nodes.get(client) in self._online}
-        names = {client: self._enrolment.clients[client].name for client in packets}
-        self._events("stage", stage=stage, asked=list(names.values()))
+        names = {client: self.enrolment.clients[client].name for client in packets}
+        self.events("stage", stage=stage, asked=list(names.values()))
         for node, packet in self._sent(stage, {node: packets[client] for node, client in clients.items()}):
             client = clients[node]
-            self._events("answered" if packet else "refused", stage=stage, client=names.pop(client))
+            self.events("answered" if packet else "refused", stage=stage, client=names.pop(client))
             yield client, packet
         for name in names.values():
-            self._events("dropped", stage=stage, client=name)
+            self.events("dropped", stage=stage, client=name)
 
     def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-        seconds = self._settings.seconds(stage)
+        seconds: float = getattr(self.settings, f"{stage}_seconds")
         # Equal packets share their record: it is hashed and sent once.
         records: dict[int, RecordDict] = {}
         outgoing = [
@@ -137,31 +126,30 @@ class GridTransport:
             )
             for node, packet in packets.items()
         ]
-        numbers = list(self._grid.push_messages(outgoing)) if outgoing else []
+        numbers = list(self.grid.push_messages(outgoing)) if outgoing else []
         if len(numbers) != len(outgoing):
-            raise InputError(
-                f"expected the SuperLink to take {len(outgoing)} messages, got {len(numbers)}: is the model too large?"
-            )
+            taken = f"{len(numbers)} of {len(outgoing)}"
+            raise InputError(f"the SuperLink took {taken} messages, expected all: is the model too large?")
         # A message that could not be pushed has no number: its node is lost.
         waiting = {number: node for number, node in zip(numbers, packets, strict=True) if number}
         deadline = time.monotonic() + seconds
         while waiting:
-            for reply in self._grid.pull_messages(list(waiting)):
+            for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.get(reply.metadata.reply_to_message_id)
                 if node is None or reply.metadata.src_node_id != node:
                     continue
                 del waiting[reply.metadata.reply_to_message_id]
                 if reply.has_error():
-                    self._log(f"{stage}: no answer from a node (code {reply.error.code})")
+                    self.log(f"{stage}: no answer from a node (code {reply.error.code})")
                     continue
                 try:
                     packet = packet_in(reply)
                 except InputError as error:
-                    self._log(f"{stage}: an answer was not used: {error}")
+                    self.log(f"{stage}: an answer was not used: {error}")
                     continue
                 yield node, packet
             if not waiting or time.monotonic() >= deadline:
                 break
-            time.sleep(self._settings.poll_seconds)
+            time.sleep(self.settings.poll_seconds)
         if waiting:
-            self._log(f"{stage}: {len(waiting)} of {len(packets)} nodes did not answer in {seconds:g} s")
+            self.log(f"{stage}: {len(waiting)} of {len(packets)} nodes did not answer in {seconds:g} s")

@@ -13,7 +13,8 @@ except ModuleNotFoundError:
     raise MissingExtraError(package="flwr", extra="flower", purpose="a deployment over Flower") from None
 
 __all__ = [
-    "ClientApp", "Context", "Grid", "Message", "RecordDict", "ServerApp", "message_type", "packet_in", "record_of"
+    "ClientApp", "Context", "Grid", "Message", "RecordDict", "ServerApp", "message_type", "packet_in", "record_of",
+    "reply",
 ]  # fmt: skip
 
 _RECORD, _PACKET = "gdpfed", "packet"
@@ -27,6 +28,11 @@ def message_type(stage: str) -> str:
 def record_of(packet: bytes) -> RecordDict:
     """A packet as Flower carries it."""
     return RecordDict({_RECORD: ConfigRecord({_PACKET: packet})})
+
+
+def reply(message: Message, packet: bytes) -> Message:
+    """The answer to a message."""
+    return Message(record_of(packet), reply_to=message)
 
 
 def packet_in(message: Message) -> bytes:

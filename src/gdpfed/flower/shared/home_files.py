@@ -1,19 +1,22 @@
-"""Files in a home: settings, keys that only their owner reads, and a log that cannot fill the disk.
+"""A home: settings, a key that only its owner reads, and a log that cannot fill the disk.
 
 Place: under the server's home and the nodes' homes.
 """
 
 import datetime
 import logging
+import secrets
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, Self, TypeVar
+
+import tomli_w
 
 from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.files import private_opener
+from gdpfed.files import private_opener, write_whole
 from gdpfed.secure.primitives import KEY_BYTES
 
-__all__ = ["append_log", "new_home", "read_content", "read_key", "read_settings"]
+__all__ = ["Home", "read_content", "read_settings"]
 
 T = TypeVar("T")
 _LARGEST_LOG = 4 << 20
@@ -33,33 +36,53 @@ def read_settings(cls: type[T], path: Path) -> T:
     return from_mapping(cls, parse_toml(read_toml(path), source=str(path)), source=str(path))
 
 
-def read_key(path: Path) -> bytes:
-    """A private key; refused if others could read it."""
-    key = read_content(path, "a private key")
-    if len(key) != KEY_BYTES:
-        raise InputError(f"expected {KEY_BYTES} bytes in {str(path)!r}, got {len(key)}: restore its copy")
-    if path.stat().st_mode & 0o077:
-        raise PrivacyError(f"{str(path)!r} can be read by others: chmod 600 {path}")
-    return key
+class Home:
+    """An existing home; what is in it is read each time, since its owner may change it at any moment."""
 
+    whose: ClassVar[str]
+    key_name: ClassVar[str]
+    settings_name: ClassVar[str]
 
-def new_home(path: Path, *, key_name: str) -> None:
-    """Makes the folder; one that has a key is somebody's home."""
-    if (path / key_name).exists():
-        raise InputError(f"{str(path)!r} is a home already: it is never overwritten; choose another folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise InputError(f"cannot make {str(path)!r}: {error.strerror or error}") from None
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / self.key_name).is_file():
+            home = f"a {self.whose}'s home (with {self.key_name})"
+            raise InputError(f"expected {home}, got {str(self.path)!r}: make one first")
 
+    @property
+    def identity(self) -> bytes:
+        """The private key; refused if others could read it."""
+        path = self.path / self.key_name
+        key = read_content(path, "a private key")
+        if len(key) != KEY_BYTES:
+            raise InputError(f"expected {KEY_BYTES} bytes in {str(path)!r}, got {len(key)}: restore its copy")
+        if path.stat().st_mode & 0o077:
+            raise PrivacyError(f"{str(path)!r} can be read by others: chmod 600 {path}")
+        return key
 
-def append_log(path: Path, text: str) -> None:
-    """A line with the time; what came from others is made harmless."""
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    line = "".join(letter if letter.isprintable() else "?" for letter in text)[:2000]
-    _LOGGER.info("%s", line)
-    # Whoever sends nonsense all day must not fill the disk.
-    if path.is_file() and path.stat().st_size > _LARGEST_LOG:
-        path.replace(path.with_name(path.name + ".1"))
-    with open(path, "a", encoding="utf-8", opener=private_opener) as file:
-        file.write(f"{now} {line}\n")
+    @classmethod
+    def made(cls, path: str | Path, settings: object) -> Self:
+        """A new home with these settings and a key of its own; a folder that has a key is somebody's home."""
+        path = Path(path)
+        if (path / cls.key_name).exists():
+            raise InputError(f"{str(path)!r} is a home already: it is never overwritten; choose another folder")
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InputError(f"cannot make {str(path)!r}: {error.strerror or error}") from None
+        stated = {name: value for name, value in vars(settings).items() if value is not None}
+        write_whole(path / cls.settings_name, tomli_w.dumps(stated).encode(), private=True, durable=True)
+        write_whole(path / cls.key_name, secrets.token_bytes(KEY_BYTES), private=True, durable=True)
+        return cls(path)
+
+    def log(self, text: str) -> None:
+        """A line for its owner only (0600), with the time; what came from others is made harmless."""
+        path = self.path / f"{self.whose}.log"
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        line = "".join(letter if letter.isprintable() else "?" for letter in text)[:2000]
+        _LOGGER.info("%s", line)
+        # Whoever sends nonsense all day must not fill the disk.
+        if path.is_file() and path.stat().st_size > _LARGEST_LOG:
+            path.replace(path.with_name(path.name + ".1"))
+        with open(path, "a", encoding="utf-8", opener=private_opener) as file:
+            file.write(f"{now} {line}\n")

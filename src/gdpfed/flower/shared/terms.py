@@ -15,9 +15,9 @@ from typing import Any
 
 from gdpfed.config import from_mapping
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.flower.shared.stated_tolerance import StatedTolerance
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml
+from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import SIGNATURE_BYTES, sign, verified
 from gdpfed.secure.session import HASH_BYTES, LARGEST_MODEL
 
@@ -28,17 +28,20 @@ _LARGEST = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(StatedTolerance):
+class Terms:
     """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
 
     run: str
     plan: str
     enrolment: bytes
     num_params: int
+    dropout_rate: float
+    colluding_fraction: float
+    complete_up_to: int
     test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _ = self.tolerance
         if not (0 < len(self.run) <= 200 and self.run.isprintable()):
             raise InputError("expected a printable name of the run of up to 200 characters")
         if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
@@ -46,13 +49,15 @@ class Terms(StatedTolerance):
         if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
             raise InputError("expected test_seed >= 0")
 
-    def verified_plan(self) -> Plan:
-        """The plan, every epsilon of it computed again here."""
-        return plan_from_toml(self.plan, source="the plan in the terms")
+    @property
+    def tolerance(self) -> Tolerance:
+        """What every cohort must stand."""
+        stated = ("dropout_rate", "colluding_fraction", "complete_up_to")
+        return Tolerance(**{name: getattr(self, name) for name in stated})
 
-    def known_plan(self) -> Plan:
-        """The plan of terms that were verified before."""
-        return plan_from_toml(self.plan, source="the plan in the terms", is_verified=True)
+    def verified_plan(self, *, is_known: bool = False) -> Plan:
+        """The plan, every epsilon of it computed again here, unless the terms are known: verified before."""
+        return plan_from_toml(self.plan, source="the plan in the terms", is_verified=is_known)
 
     def encode(self) -> bytes:
         """The same bytes for the same terms."""

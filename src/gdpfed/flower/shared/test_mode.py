@@ -15,12 +15,10 @@ from gdpfed.errors import PrivacyError
 from gdpfed.secure.randomness import Randomness, SimulatedRandomness, SystemRandomness
 from gdpfed.secure.session import Session
 
-__all__ = ["SERVER", "STOP_VARIABLE", "VARIABLE", "check_test_mode", "randomness_for", "stop_here"]
+__all__ = ["STOP_VARIABLE", "VARIABLE", "check_test_mode", "randomness_for", "stop_here"]
 
 VARIABLE = "GDPFED_FLOWER_TEST_MODE"
 STOP_VARIABLE = "GDPFED_FLOWER_STOP_AT"
-# The server's place among the addresses of clients, as in training/releases/secure_sums.py.
-SERVER = 2**32
 
 
 def check_test_mode(test_seed: int | None, *, is_allowed: bool) -> None:
@@ -45,20 +43,14 @@ def randomness_for(session: Session, *, client: int, test_seed: int | None) -> R
 def stop_here(point: str, round_number: int | None = None) -> None:
     """Ends this process as SIGKILL does, if a test asks for it.
 
-    ``STOP_VARIABLE`` is ``point``, ``point:round``, or ``@FILE``: then the file has such words, and each is used once.
+    ``STOP_VARIABLE`` names a file of words, ``point`` or ``point:round``; each is used once.
     """
-    asked = os.environ.get(STOP_VARIABLE)
-    if asked is None or os.environ.get(VARIABLE) != "1":
+    path = Path(os.environ.get(STOP_VARIABLE, ""))
+    if os.environ.get(VARIABLE) != "1" or not path.is_file():
         return
-    here = {point, f"{point}:{round_number}"}
-    if asked.startswith("@"):
-        path = Path(asked[1:])
-        words = path.read_text(encoding="utf-8").split() if path.is_file() else []
-        wanted = next((word for word in words if word in here), None)
-        if wanted is None:
-            return
+    words = path.read_text(encoding="utf-8").split()
+    wanted = next((word for word in words if word in (point, f"{point}:{round_number}")), None)
+    if wanted is not None:
         words.remove(wanted)
         path.write_text(" ".join(words), encoding="utf-8")
-    elif asked not in here:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -10,7 +10,6 @@ Guarantees (tests of the same name):
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 
-__all__ = ["ModelShape", "shape_of", "to_vector", "with_vector"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
-    """``names`` and ``sizes`` of its parameters, in their order."""
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def num_params(self) -> int:
-        """All of them."""
-        return sum(self.sizes)
+__all__ = ["sizes_of", "to_vector", "with_vector"]
 
 
 def _is_module(model: Any) -> bool:
@@ -50,19 +36,18 @@ def _arrays(model: Any) -> list[NDArray[Any]]:
     return arrays
 
 
-def shape_of(model: Any) -> ModelShape:
-    """The layout of a model; refuses one that cannot travel as parameters alone."""
+def sizes_of(model: Any) -> dict[str, int]:
+    """The size of each parameter of a model, by name; refuses a model that cannot travel as parameters alone."""
     if _is_module(model):
         from gdpfed.tasks.models import refuse_running_statistics
 
         refuse_running_statistics(model)
-        named = [(name, int(parameter.numel())) for name, parameter in model.named_parameters()]
+        sizes = {name: int(parameter.numel()) for name, parameter in model.named_parameters()}
     else:
-        named = [(f"array{index}", int(array.size)) for index, array in enumerate(_arrays(model))]
-    shape = ModelShape(names=tuple(name for name, _ in named), sizes=tuple(size for _, size in named))
-    if shape.num_params == 0:
+        sizes = {f"array{index}": int(array.size) for index, array in enumerate(_arrays(model))}
+    if sum(sizes.values()) == 0:
         raise InputError("expected a model with parameters, got none")
-    return shape
+    return sizes
 
 
 def to_vector(model: Any) -> NDArray[np.float64]:
@@ -76,7 +61,7 @@ def to_vector(model: Any) -> NDArray[np.float64]:
 
 def with_vector(model: Any, vector: NDArray[Any]) -> Any:
     """A copy of the model with these parameters."""
-    parts = np.split(vector, np.cumsum(shape_of(model).sizes)[:-1])
+    parts = np.split(vector, np.cumsum(list(sizes_of(model).values()))[:-1])
     if not _is_module(model):
         arrays = zip(_arrays(model), parts, strict=True)
         return [np.array(part, dtype=array.dtype).reshape(array.shape) for array, part in arrays]

@@ -17,6 +17,7 @@ Guarantees (tests of the same name):
   mutated_packets_are_refused     an InputError, or parts that pack to the same bytes; never another error.
 """
 
+import itertools
 import struct
 from dataclasses import dataclass, replace
 
@@ -42,27 +43,20 @@ def pack(stage: str, *parts: bytes) -> bytes:
 
 def unpack(content: bytes, *, stage: str, num_parts: int) -> tuple[bytes, ...]:
     """The parts of a packet of this stage; anything else is an InputError."""
-    if not isinstance(content, bytes) or len(content) > _LARGEST_PACKET:
-        raise InputError(f"expected a packet of stage {stage!r}, got something else")
-    if not content:
-        raise InputError(f"expected a packet of stage {stage!r}, got a refusal")
     start = _HEAD.size + num_parts * _LENGTH.size
-    if len(content) < start:
-        raise InputError(f"expected a packet of stage {stage!r}, got {len(content)} bytes")
+    if not isinstance(content, bytes) or not start <= len(content) <= _LARGEST_PACKET:
+        got = "a refusal" if content == b"" else "something else"
+        raise InputError(f"expected a packet of stage {stage!r}, got {got}")
     magic, version, number, stated_parts = _HEAD.unpack_from(content)
     if magic != _MAGIC or version != _VERSION:
         raise InputError(f"expected a packet of version {_VERSION}, got something else: are both sides up to date?")
     if number != STAGES.index(stage) or stated_parts != num_parts:
         raise InputError(f"expected a packet of stage {stage!r} with {num_parts} parts, got another")
-    parts = []
-    for (length,) in _LENGTH.iter_unpack(content[_HEAD.size : start]):
-        if length > len(content) - start:
-            raise InputError(f"expected a packet of stage {stage!r} that ends with its parts, got a shorter one")
-        parts.append(content[start : start + length])
-        start += length
-    if start != len(content):
-        raise InputError(f"expected a packet of stage {stage!r} that ends with its parts, got a longer one")
-    return tuple(parts)
+    lengths = (length for (length,) in _LENGTH.iter_unpack(content[_HEAD.size : start]))
+    bounds = list(itertools.accumulate(lengths, initial=start))
+    if bounds[-1] != len(content):
+        raise InputError(f"expected a packet of stage {stage!r} that ends with its parts, got another length")
+    return tuple(content[begin:end] for begin, end in itertools.pairwise(bounds))
 
 
 _STANDING = struct.Struct("<I32sQQ32s")
