@@ -88,9 +88,7 @@ def unpack(text: str) -> NDArray[Any]:
     try:
         array = np.frombuffer(zlib.decompress(base64.b64decode(data, validate=True)), dtype=np.dtype(kind))
     except (ValueError, TypeError, zlib.error):
-        raise PrivacyError(
-            "expected a packed array in a row of the ledger, got something else: it was edited"
-        ) from None
+        raise PrivacyError("expected a packed array in a row, got something else: it was edited") from None
     return array.astype(array.dtype.newbyteorder("="))
 
 

@@ -57,26 +57,8 @@ class ClientState:
 
     def encode(self, *, session: Session, client: int) -> bytes:
         """As bytes, secrets included."""
-        content: dict[str, Any] = {"session": session.encoded().hex(), "client": client}
-        content["advertised"] = self.advertised.encode().hex()
-        if self.secrets is not None:
-            parts = (self.secrets.mask.private, self.secrets.seal.private, self.secrets.seed)
-            content["secrets"] = [part.hex() for part in parts]
-        if self.joined is not None:
-            content["joined"] = {
-                "roster": self.joined.roster.encode().hex(),
-                "answer": self.joined.answer.hex(),
-                "own_pair": _texts(self.joined.own_pair),
-                "channels": {str(peer): key.hex() for peer, key in self.joined.channels.items()},
-            }
-        if self.masked is not None:
-            content["masked"] = {
-                "sharers": sorted(self.masked.sharers),
-                "held": {str(peer): _texts(pair) for peer, pair in self.masked.held.items()},
-            }
-        if self.agreed is not None:
-            content["agreed"] = self.agreed.encode().hex()
-        return json.dumps(content).encode()
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        return json.dumps({"session": session.encoded(), "client": client, **parts}, default=_plain).encode()
 
     @staticmethod
     def decode(content: bytes, *, session: Session, client: int) -> "ClientState":
@@ -90,6 +72,24 @@ class ClientState:
         if not is_ours:
             raise InputError("expected the saved state of this client in this session, got another's")
         return state
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which knows numbers, lists and keys of dictionaries."""
+    match value:
+        case bytes():
+            return value.hex()
+        case messages.Message():
+            return value.encode()
+        case AgreementKey():
+            return value.private
+        case frozenset():
+            return sorted(value)
+        case Secrets():
+            return [value.mask, value.seal, value.seed]
+        case Joined() | Masked():
+            return vars(value)
+    raise TypeError(f"expected a part of a client's state, got a {type(value).__name__}")
 
 
 def _decoded(saved: dict[str, Any]) -> ClientState:
@@ -114,10 +114,6 @@ def _decoded(saved: dict[str, Any]) -> ClientState:
         masked=masked,
         agreed=messages.Survivors.decode(bytes.fromhex(saved["agreed"])) if "agreed" in saved else None,
     )
-
-
-def _texts(pair: Pair) -> list[str]:
-    return [share.hex() for share in pair]
 
 
 def _pair(texts: list[str]) -> Pair:
