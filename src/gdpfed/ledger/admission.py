@@ -28,8 +28,7 @@ __all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
 def check_admission(
     state: LedgerState, population: Population, plan: Plan, assignment: NDArray[np.int16], *, run: str
 ) -> None:
-    """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
-    spent and are promised."""
+    """Raises ExhaustedError unless all rounds of the plan keep all budgets, after all that is spent and promised."""
     check_single(state, population)
     entering = np.flatnonzero(assignment >= 0)
     pairs = population.class_of[entering].astype(np.int64) * len(plan.groups) + assignment[entering]

@@ -121,7 +121,7 @@ class Ledger:
         ``other_people``: nobody of them is in another population. Needed where names cannot tell.
         """
         if name in self.state.populations:
-            raise InputError(f"the ledger has a population {name!r}: choose another name, or let clients join it")
+            raise InputError(f"the ledger has a population {name!r} already: choose another, or let clients join it")
         check_new_clients(self.state, name, budgets.clients, other_people=other_people)
         delta = budgets.default_delta if default_delta is None else default_delta
         content = {"population": name, **packed_budgets(budgets, delta)}
@@ -246,8 +246,7 @@ class Ledger:
         return {group: Charge(self, attempt) for group, attempt in attempts.items()}, refused
 
     def reserve(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> "Charge":
-        """The next attempt of a group's round, if every client of the group can pay for it; ``attempt`` is only
-        compared."""
+        """The next attempt of a group's round, if all its clients can pay for it; ``attempt`` is only compared."""
         reserved = self._reservable(run, round_number, group, attempt=attempt)
         self._write([("reserve", reserved.address)])
         return Charge(self, reserved)

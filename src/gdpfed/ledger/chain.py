@@ -63,9 +63,7 @@ def checked_chain(rows: Iterable[Row], *, source: str) -> list[Row]:
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         if row.number != expected:
-            raise PrivacyError(
-                f"row {expected} is missing from {source}: row {row.number} stands in its place; the ledger was edited"
-            )
+            raise PrivacyError(f"row {expected} is missing from {source}, row {row.number} stands there: it was edited")
         if row.hash != row_hash(previous, row.number, row.kind, row.body):
             raise PrivacyError(
                 f"row {row.number} ({row.kind}) of {source} does not match its hash: it, or the row before it, was "

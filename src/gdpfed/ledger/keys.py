@@ -70,7 +70,8 @@ def public_key(secret: bytes | None) -> str | None:
 
 def sign(secret: bytes, message: bytes) -> str:
     """The signature of a message, in hexadecimal."""
-    return _private(secret).sign(message).hex()
+    signature: bytes = _private(secret).sign(message)
+    return signature.hex()
 
 
 def is_signed(public: str, signature: str, message: bytes) -> bool:

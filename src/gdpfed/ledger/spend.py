@@ -79,8 +79,7 @@ def _cost(events: History, delta: float, *, is_coarse: bool = False) -> float:
 
 
 def server_spent(precision: float, *, delta: float) -> float:
-    """Epsilon at ``delta`` against the server, which saw a client so often that 1 / noise_multiplier^2 sums up to
-    ``precision``."""
+    """Epsilon at ``delta`` against the server; ``precision`` is 1 / noise_multiplier^2, summed over what it saw."""
     return gaussian_epsilon(noise_multiplier=1.0, num_releases=precision, delta=delta)
 
 

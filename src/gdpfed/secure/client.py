@@ -84,7 +84,11 @@ class SecureClient:
         keys = self._randomness.stream("keys")
         mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
         secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
-        self._state = ClientState(advertised=_advertisement(session, client, identity, secrets), secrets=secrets)
+        unsigned = messages.Advertisement(
+            session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
+        )
+        advertised = replace(unsigned, signature=sign(identity, unsigned.signed))
+        self._state = ClientState(advertised=advertised, secrets=secrets)
 
     def save(self) -> bytes:
         """All that the client must remember between two stages, secrets included, for `load`.
@@ -151,17 +155,13 @@ class SecureClient:
             raise PrivacyError("expected a roster that the server has signed, got another signature or none")
         shape = roster.topology
         if 2 * shape.threshold <= shape.num_holders:
-            raise PrivacyError(
-                f"expected a threshold above half of {shape.num_holders} holders, got {shape.threshold}: two halves "
-                f"could learn both secrets of a client"
-            )
+            half = f"half of {shape.num_holders} holders, who could learn both secrets of a client"
+            raise PrivacyError(f"expected a threshold above {half}, got {shape.threshold}")
         if shape.cohort > self._planned.largest_cohort:
             largest = self._planned.largest_cohort
             raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
-            raise PrivacyError(
-                "expected degree, threshold, quorum and tolerances that follow from the cohort, got others"
-            )
+            raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
         if self._state.advertised not in roster.entries:
             raise PrivacyError("expected a roster with the keys that this client advertised")
         for entry in roster.entries:
@@ -325,13 +325,6 @@ class SecureClient:
             for peer, (of_mask, of_seed) in sorted(masked.held.items())
         )
         return messages.Shares(roster=agreements.roster, client=self._client, shares=shares).encode()
-
-
-def _advertisement(session: Session, client: int, identity: bytes, secrets: Secrets) -> messages.Advertisement:
-    unsigned = messages.Advertisement(
-        session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
-    )
-    return replace(unsigned, signature=sign(identity, unsigned.signed))
 
 
 def _sealing(digest: bytes, sender: int, recipient: int, *, sharers: bytes | None = None) -> dict[str, bytes]:

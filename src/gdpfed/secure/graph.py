@@ -33,6 +33,7 @@ Guarantees (tests of the same name):
   the_rule_keeps_survivors_connected   whoever is lost, wherever fewer than t colluders stand in two runs.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -104,15 +105,12 @@ def _degrees(cohort: int) -> Iterator[int]:
 
 def _threshold(cohort: int, degree: int, colluders: int) -> int:
     """The smallest above half of the holders that colluders do not reach."""
-    low, high = degree // 2 + 1, max(degree // 2, colluders) + 1
+    candidates = range(degree // 2 + 1, max(degree // 2, colluders) + 1)
     # The more it takes, the rarer it is.
-    while low < high:
-        middle = (low + high) // 2
-        if failure(cohort, colluders, degree, middle) <= _SECURITY:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    rare = bisect.bisect_left(
+        candidates, True, key=lambda least: failure(cohort, colluders, degree, least) <= _SECURITY
+    )
+    return candidates.start + rare
 
 
 def failure(cohort: int, marked: int, degree: int, least: int) -> Fraction:

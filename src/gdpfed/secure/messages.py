@@ -340,8 +340,7 @@ class Delivery(Message, kind=4, name="delivery"):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedInput(Message, kind=5, name="masked input"):
-    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the set of sharers that it masked
-    with."""
+    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the sharers that it masked with."""
 
     roster: _Digest
     client: _Number
@@ -351,8 +350,7 @@ class MaskedInput(Message, kind=5, name="masked input"):
 
 @dataclass(frozen=True, kw_only=True)
 class Survivors(Message, kind=6, name="survivors"):
-    """Whose masked input arrived, and who shared but was lost after that; what one client's surviving neighbours
-    confirmed to it."""
+    """Whose masked input arrived, and who shared but was lost; what a client's surviving neighbours confirmed to it."""
 
     roster: _Digest
     survivors: _SomeClients

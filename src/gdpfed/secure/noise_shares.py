@@ -144,10 +144,8 @@ class NoiseShare:
 
     def __post_init__(self) -> None:
         if self.guaranteed_shares < 1:
-            raise PrivacyError(
-                f"expected an honest survivor in a cohort of {self.cohort}, got {self.dropouts} tolerated dropouts and "
-                f"{self.colluders} colluders"
-            )
+            lost = f"{self.dropouts} tolerated dropouts and {self.colluders} colluders"
+            raise PrivacyError(f"expected an honest survivor in a cohort of {self.cohort}, got {lost}")
 
     @property
     def smallest_survivors(self) -> int:
@@ -172,10 +170,8 @@ def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_p
         variance=-(-total_variance // (cohort - dropouts - colluders)),
     )
     if share.variance < SMALLEST_SHARE_STD**2:
-        raise PrivacyError(
-            f"expected shares of std >= {SMALLEST_SHARE_STD} grid steps, got {math.sqrt(share.variance):.3g}: the sum "
-            f"of smaller ones is not accounted for; use a finer grid or more noise"
-        )
+        std = f"{math.sqrt(share.variance):.3g}: use a finer grid or more noise"
+        raise PrivacyError(f"expected shares of std >= {SMALLEST_SHARE_STD} grid steps, got {std}")
     if share.variance > LARGEST_VARIANCE:
         raise InputError("expected shares of std <= 2^28 grid steps: use a coarser grid")
     if log_extra_loss(share_variance=share.variance, num_shares=cohort, num_params=num_params) > _LARGEST_LOG_LOSS:
