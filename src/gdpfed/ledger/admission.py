@@ -53,11 +53,8 @@ def check_admission(
     if worst:
         holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
         held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-        raise ExhaustedError(
-            f"run {run!r} would exceed budgets before its end: {worst}; {allowed} of {plan.num_rounds} rounds would "
-            f"fit{held}",
-            rounds_left=allowed,
-        )
+        reason = f"{worst}; {allowed} of {plan.num_rounds} rounds would fit{held}"
+        raise ExhaustedError(f"run {run!r} would exceed budgets before its end: {reason}", rounds_left=allowed)
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
@@ -105,11 +102,9 @@ def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) 
     # Beyond what the run holds.
     needed = run.held(group) + 1
     if _fitting(state, run, group, at_most=needed) < needed:
-        raise ExhaustedError(
-            f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
-            f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
-            rounds_left=0,
-        )
+        name = f"{run.plan.groups[group].name!r} of run {run.name!r}"
+        charged = f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave"
+        raise ExhaustedError(f"{name} has spent what its strictest client allows: {charged}", rounds_left=0)
     run.limits[group] = limit + 1
 
 

@@ -17,7 +17,6 @@ model's accuracy is an adaptive choice, which this composition does not cover (d
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterable, Sequence
 
@@ -74,8 +73,7 @@ def _cost(events: History, delta: float, *, is_coarse: bool = False) -> float:
         return server_spent(_precision(events), delta=delta)
     if is_coarse:
         return _composed(events, delta=delta, is_coarse=True)
-    listed = [[event.noise_multiplier.hex(), event.sampling_rate.hex(), event.num_rounds] for event in events]
-    return _composed_epsilon(events=json.dumps(listed), delta=float(delta))
+    return _composed_epsilon(events=events, delta=float(delta))
 
 
 def server_spent(precision: float, *, delta: float) -> float:
@@ -89,12 +87,8 @@ def _precision(events: Iterable[SampledGaussian]) -> float:
 
 
 @remembered
-def _composed_epsilon(*, events: str, delta: float) -> float:
-    history = tuple(
-        SampledGaussian(noise_multiplier=float.fromhex(noise), sampling_rate=float.fromhex(rate), num_rounds=count)
-        for noise, rate, count in json.loads(events)
-    )
-    return _composed(history, delta=delta)
+def _composed_epsilon(*, events: History, delta: float) -> float:
+    return _composed(events, delta=delta)
 
 
 def _composed(history: History, *, delta: float, is_coarse: bool = False) -> float:

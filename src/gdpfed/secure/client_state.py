@@ -5,6 +5,7 @@ nothing. It holds secrets: nothing here has a text, and what `encode` returns be
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,8 @@ class ClientState:
     def encode(self, *, session: Session, client: int) -> bytes:
         """As bytes, secrets included."""
         parts = {name: part for name, part in vars(self).items() if part is not None}
-        return json.dumps({"session": session.encoded(), "client": client, **parts}, default=_plain).encode()
+        content = {"session": session.encoded(), "client": client, **parts}
+        return json.dumps(content, default=lambda part: _PLAIN[type(part)](part)).encode()
 
     @staticmethod
     def decode(content: bytes, *, session: Session, client: int) -> "ClientState":
@@ -74,22 +76,16 @@ class ClientState:
         return state
 
 
-def _plain(value: Any) -> Any:
-    """For JSON, which knows numbers, lists and keys of dictionaries."""
-    match value:
-        case bytes():
-            return value.hex()
-        case messages.Message():
-            return value.encode()
-        case AgreementKey():
-            return value.private
-        case frozenset():
-            return sorted(value)
-        case Secrets():
-            return [value.mask, value.seal, value.seed]
-        case Joined() | Masked():
-            return vars(value)
-    raise TypeError(f"expected a part of a client's state, got a {type(value).__name__}")
+# What JSON does not know, in simpler parts.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    bytes: bytes.hex,
+    frozenset: sorted,
+    AgreementKey: lambda key: key.private,
+    Secrets: lambda secrets: [secrets.mask, secrets.seal, secrets.seed],
+    Joined: vars,
+    Masked: vars,
+    **dict.fromkeys((messages.Advertisement, messages.Roster, messages.Survivors), messages.Message.encode),
+}
 
 
 def _decoded(saved: dict[str, Any]) -> ClientState:
