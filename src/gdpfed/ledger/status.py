@@ -59,15 +59,12 @@ class GroupStatus:
 
 def _worst(state: LedgerState, population: Population, numbers: list[int]) -> tuple[float, float, float, float]:
     """Budget epsilon, delta, promised and spent, where the most of a budget is promised."""
-    worst, share = (0.0, 0.0, 0.0, 0.0), -1.0
+    standings = []
     for number in numbers:
         history, promised = state.history(population, number), state.promised(population, number)
         for epsilon, delta in population.strictest_of(number):
-            most = spent(promised, delta=delta)
-            now = most if promised == history else spent(history, delta=delta)
-            if most / epsilon > share:
-                share, worst = most / epsilon, (epsilon, delta, most, now)
-    return worst
+            standings.append((epsilon, delta, spent(promised, delta=delta), spent(history, delta=delta)))
+    return max(standings, key=lambda one: one[2] / one[0], default=(0.0, 0.0, 0.0, 0.0))
 
 
 def _server(precisions: NDArray[np.float64], delta: float) -> tuple[float, float, float]:

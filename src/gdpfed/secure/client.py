@@ -148,8 +148,7 @@ class SecureClient:
         return self._state.secrets
 
     def _check_roster(self, roster: messages.Roster) -> None:
-        different = self._session.differs_in(roster.session)
-        if different is not None:
+        if (different := self._session.differs_in(roster.session)) is not None:
             raise PrivacyError(f"expected a roster of this session, got one of another {different}")
         if not verified(self._directory.server, roster.signed, roster.signature):
             raise PrivacyError("expected a roster that the server has signed, got another signature or none")
@@ -157,8 +156,7 @@ class SecureClient:
         if 2 * shape.threshold <= shape.num_holders:
             half = f"half of {shape.num_holders} holders, who could learn both secrets of a client"
             raise PrivacyError(f"expected a threshold above {half}, got {shape.threshold}")
-        if shape.cohort > self._planned.largest_cohort:
-            largest = self._planned.largest_cohort
+        if shape.cohort > (largest := self._planned.largest_cohort):
             raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
@@ -225,13 +223,11 @@ class SecureClient:
         sharers = set(delivery.sharers)
         if not sharers <= set(roster.clients) or self._client not in sharers:
             raise PrivacyError("expected sharers from the roster, this client among them")
-        if len(sharers) < shape.smallest_survivors:
-            fewest = shape.smallest_survivors
+        if len(sharers) < (fewest := shape.smallest_survivors):
             raise PrivacyError(f"expected at least {fewest} sharers, for which the noise is sized, got {len(sharers)}")
         if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
-        if 1 + len(delivery.sealed) < shape.threshold:
-            holders = 1 + len(delivery.sealed)
+        if (holders := 1 + len(delivery.sealed)) < shape.threshold:
             raise PrivacyError(f"expected at least {shape.threshold} holders, the threshold, got {holders}")
         held = {self._client: joined.own_pair}
         for peer, sealed in delivery.sealed:
@@ -284,8 +280,7 @@ class SecureClient:
             raise PrivacyError("expected survivors and lost to be those who shared")
         if self._client not in alive:
             raise PrivacyError("expected this client among the survivors: it sent its input")
-        if len(alive) < shape.smallest_survivors:
-            needed = shape.smallest_survivors
+        if len(alive) < (needed := shape.smallest_survivors):
             raise PrivacyError(f"expected at least {needed} survivors, for which the noise is sized, got {len(alive)}")
         fewest = len(alive)
         if shape.degree < shape.cohort - 1:
@@ -317,8 +312,7 @@ class SecureClient:
         for client, signature in agreements.signatures:
             if client not in alive or not verified(self._directory.clients[client], agreed.signed, signature):
                 raise PrivacyError(f"expected signatures of these survivors, got another from client {client}")
-        quorum = joined.roster.topology.quorum
-        if len(agreements.signatures) < quorum:
+        if len(agreements.signatures) < (quorum := joined.roster.topology.quorum):
             raise PrivacyError(f"expected {quorum} signatures, a quorum, got {len(agreements.signatures)}")
         shares = tuple(
             (peer, messages.OF_SEED, of_seed) if peer in alive else (peer, messages.OF_MASK, of_mask)

@@ -109,8 +109,7 @@ class SecureServer:
         entry = messages.Advertisement.decode(content)
         if self._roster is not None:
             raise InputError("expected advertisements before the roster is closed")
-        different = self._session.differs_in(entry.session)
-        if different is not None:
+        if (different := self._session.differs_in(entry.session)) is not None:
             raise InputError(f"expected keys for this session, got keys for another {different}")
         if entry.client not in self._invited or entry.client in self._advertised:
             raise InputError(f"expected keys of every invited client once, got client {entry.client}")
@@ -229,8 +228,7 @@ class SecureServer:
     def agreements(self) -> bytes:
         """A quorum of signatures, once there is one: more would be checked by everybody for nothing."""
         roster = self._closed()
-        quorum, num = roster.topology.quorum, len(self._signatures)
-        if num < quorum:
+        if (num := len(self._signatures)) < (quorum := roster.topology.quorum):
             raise AbortedError(f"expected {quorum} signatures of the survivors, got {num}: {_NOTHING}")
         self._quorum_met = True
         return messages.Agreements(roster=roster.digest, signatures=tuple(sorted(self._signatures.items()))).encode()
