@@ -36,18 +36,22 @@ def as_json(value: Any) -> dict[str, Any]:
 
 
 def _records(ledger: Ledger, content: str, points: int) -> Iterator[dict[str, Any]]:
-    state, rows = ledger.state, ledger.store.rows
-    if content not in CONTENTS:
-        raise InputError(f"expected one of {', '.join(CONTENTS)}, got {content!r}{suggestion(content, CONTENTS)}")
+    state = ledger.state
     if content == "rows":
-        yield from map(dataclasses.asdict, rows)
-    for population in state.populations.values() if content == "clients" else ():
-        yield from ({"population": population.name, **as_json(one)} for one in client_statuses(state, population))
-    for run in state.runs.values():
-        if content == "status":
+        for row in ledger.store.rows:
+            yield dataclasses.asdict(row)
+    elif content == "clients":
+        for population in state.populations.values():
+            for client in client_statuses(state, population):
+                yield {"population": population.name, **as_json(client)}
+    elif content == "status":
+        for run in state.runs.values():
             yield from map(as_json, run_status(state, run))
-        if content == "charges":
-            yield from map(as_json, run_history(state, run, rows, points=points))
+    elif content == "charges":
+        for run in state.runs.values():
+            yield from map(as_json, run_history(state, run, ledger.store.rows, points=points))
+    else:
+        raise InputError(f"expected one of {', '.join(CONTENTS)}, got {content!r}{suggestion(content, CONTENTS)}")
 
 
 def export(ledger: Ledger, content: str, path: Path, *, points: int = 10) -> int:

@@ -11,10 +11,13 @@ import hmac
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.files import write_whole
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = ["KEY_BYTES", "head_seal", "is_signed", "make_key", "public_key", "read_key", "sign"]
 
@@ -26,8 +29,9 @@ def read_key(path: Path) -> bytes:
     try:
         key = path.read_bytes()
     except OSError as error:
-        reason = f"{error.strerror}; give its path as key_file"
-        raise InputError(f"cannot read the ledger's key {str(path)!r}: {reason}") from None
+        raise InputError(
+            f"cannot read the ledger's key {str(path)!r}: {error.strerror}; give its path as key_file"
+        ) from None
     if len(key) != KEY_BYTES:
         raise InputError(f"expected {KEY_BYTES} bytes in the key file {str(path)!r}, got {len(key)}: restore its copy")
     return key
@@ -47,17 +51,12 @@ def head_seal(secret: bytes, number: int, last_hash: str) -> str:
     return hmac.new(secret, f"head\n{number}\n{last_hash}".encode(), hashlib.sha256).hexdigest()
 
 
-def _ed25519(purpose: str) -> Any:
+def _private(secret: bytes) -> "Ed25519PrivateKey":
     try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ModuleNotFoundError:
-        raise MissingExtraError(package="cryptography", extra="secure", purpose=purpose) from None
-    return ed25519
-
-
-def _private(secret: bytes) -> Any:
-    derived = hashlib.sha256(b"gdpfed receipt" + secret).digest()
-    return _ed25519("signing a receipt").Ed25519PrivateKey.from_private_bytes(derived)
+        raise MissingExtraError(package="cryptography", extra="secure", purpose="signing a receipt") from None
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"gdpfed receipt" + secret).digest())
 
 
 def public_key(secret: bytes | None) -> str | None:
@@ -70,17 +69,18 @@ def public_key(secret: bytes | None) -> str | None:
 
 def sign(secret: bytes, message: bytes) -> str:
     """The signature of a message, in hexadecimal."""
-    signature: bytes = _private(secret).sign(message)
-    return signature.hex()
+    return _private(secret).sign(message).hex()
 
 
 def is_signed(public: str, signature: str, message: bytes) -> bool:
     """Whether the signature is that of the message under the public key."""
-    ed25519 = _ed25519("checking a receipt")
-    from cryptography.exceptions import InvalidSignature
-
     try:
-        ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ModuleNotFoundError:
+        raise MissingExtraError(package="cryptography", extra="secure", purpose="checking a receipt") from None
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
     except InvalidSignature:
         return False
     except ValueError:
