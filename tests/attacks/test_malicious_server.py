@@ -8,7 +8,7 @@ import pytest
 from gdpfed.secure import messages
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.graph import topology
-from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.noise_shares import Tolerance, excess
 from tests.attacks.malicious_cohort import prepared
 from tests.attacks.malicious_server import Tally, play
 from tests.attacks.malicious_strategy import Attack
@@ -25,6 +25,7 @@ CHUNKS, CHUNK = 8, 1_250
 def fresh_topologies() -> None:
     """Those of a defence that is taken out are not for others."""
     topology.cache_clear()
+    excess.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(1, CHUNKS + 1))

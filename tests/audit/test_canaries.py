@@ -160,7 +160,8 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
                 share = noise_share(
                     total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=num
                 )
-                assert planned.noise_variance <= share.guaranteed_variance < planned.noise_variance + cohort
+                guaranteed_variance = share.guaranteed_shares * share.variance
+                assert planned.noise_variance <= guaranteed_variance < planned.noise_variance + cohort
 
 
 def test_too_few_canaries_are_refused() -> None:

@@ -14,7 +14,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum, decode, encode, largest_cohort, planned_sums
-from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.noise_shares import Tolerance, excess
 from tests.secure.cohorts import BOUND, CLIP_NORM, UNIT, planned_sum
 
 ENCODING = planned_sum(40).encodings[0]
@@ -165,7 +165,7 @@ def test_sum_cannot_overflow(budgets: str, participation: float) -> None:
     tolerance = Tolerance(dropout_rate=0.1, colluding_fraction=0.1)
     plan = plan_of("pooled", budgets, participation=participation, accountant="rdp", rates="uniform")
     (planned,) = planned_sums(plan, num_params=10, tolerance=tolerance)
-    std = math.sqrt(planned.noise_variance * tolerance.excess(planned.largest_cohort))
+    std = math.sqrt(planned.noise_variance * excess(tolerance, planned.largest_cohort))
     assert all_alike(planned, planned.largest_cohort) + 16 * std < 2**31
     assert planned.largest_cohort >= plan.expected_cohort
     # All alike and of one coordinate, the sum still decodes.

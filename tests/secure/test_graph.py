@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.secure.graph import circle, failures, fewest_in_two_runs, neighbours, topology
+from gdpfed.secure.graph import circle, failure, fewest_in_two_runs, neighbours, topology
 from gdpfed.secure.noise_shares import Tolerance
 
 TENTH = Tolerance(dropout_rate=0.1, colluding_fraction=0.1)
@@ -47,15 +47,9 @@ def test_thresholds_are_above_half(cohort: int, tolerance: Tolerance) -> None:
         # Colluders alone never reach it, survivors always do.
         assert shape.colluders < shape.threshold <= shape.smallest_survivors
     else:
-        security, completeness = failures(
-            cohort=cohort,
-            degree=shape.degree,
-            threshold=shape.threshold,
-            dropouts=shape.dropouts,
-            colluders=tolerance.liars(cohort),
-        )
-        assert security <= 2**-64
-        assert completeness <= 2**-10
+        assert failure(cohort, tolerance.liars(cohort), shape.degree, shape.threshold) <= 2**-64
+        # Fewer than the threshold left: more than the rest lost.
+        assert failure(cohort, shape.dropouts, shape.degree, shape.degree - shape.threshold + 1) <= 2**-10
 
 
 def test_cost_does_not_grow_with_the_cohort() -> None:
@@ -103,11 +97,8 @@ def test_failure_bounds_hold() -> None:
         )
         present = [place not in lost for place in range(cohort)]
         incomplete += fewest_in_two_runs(present, degree=degree) < threshold
-    security, completeness = failures(
-        cohort=cohort, degree=degree, threshold=threshold, dropouts=dropouts, colluders=colluders
-    )
-    assert 0 < caught / num <= security
-    assert 0 < incomplete / num <= completeness
+    assert 0 < caught / num <= failure(cohort, colluders, degree, threshold)
+    assert 0 < incomplete / num <= failure(cohort, dropouts, degree, degree - threshold + 1)
 
 
 def test_the_rule_keeps_survivors_connected() -> None:

@@ -14,6 +14,7 @@ from gdpfed.secure.noise_shares import (
     NoiseShare,
     Tolerance,
     _binomial_quantiles,
+    excess,
     log_extra_loss,
     noise_share,
     released_variance,
@@ -40,7 +41,7 @@ def test_noise_suffices_after_every_tolerated_loss(tolerance: Tolerance) -> None
         for dropouts in range(share.dropouts + 1):
             for colluders in range(share.colluders + 1):
                 assert (cohort - dropouts - colluders) * share.variance >= total
-        assert share.guaranteed_variance < total + share.guaranteed_shares
+        assert share.guaranteed_shares * share.variance < total + share.guaranteed_shares
         assert share.smallest_survivors >= tolerance.quorum(cohort)
         assert 2 * tolerance.quorum(cohort) > cohort + share.colluders
 
@@ -149,7 +150,7 @@ def test_cohorts_seldom_abort(cohort: int) -> None:
     dropouts = tolerance.dropouts(cohort)
     if dropouts < cohort - tolerance.quorum(cohort):
         assert stats.binom.sf(dropouts, cohort, 0.1) <= 0.05 < stats.binom.sf(dropouts - 1, cohort, 0.1)
-    assert tolerance.excess(cohort) >= cohort / (cohort - dropouts - tolerance.colluders(cohort))
+    assert excess(tolerance, cohort) >= cohort / (cohort - dropouts - tolerance.colluders(cohort))
 
 
 @pytest.mark.parametrize(("dropout", "colluding"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.3, 0.3)])

@@ -18,7 +18,7 @@ from gdpfed.planning.methods import METHODS
 from gdpfed.planning.plan import Plan
 from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import prepare, simulate
-from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.secure.noise_shares import Tolerance, excess
 from gdpfed.tasks.task import Task, load_task
 from gdpfed.training import rounds
 from gdpfed.training.clients.cohort import CohortTrainer
@@ -188,7 +188,7 @@ def test_noise_is_over_provisioned_for_those_who_may_vanish() -> None:
         num_params=num,
         dropout=0.2,
     )
-    expected = float(tolerance.excess(release._planned[0].largest_cohort))
+    expected = float(excess(tolerance, release._planned[0].largest_cohort))
     assert expected >= 12 / (12 - tolerance.dropouts(12)) > 1.5
     release._vanishing = lambda *_: {}  # type: ignore[method-assign,assignment]
     for cohort in (0, 1, 5, 12):

@@ -28,8 +28,7 @@ __all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
 def check_admission(
     state: LedgerState, population: Population, plan: Plan, assignment: NDArray[np.int16], *, run: str
 ) -> None:
-    """Raises ExhaustedError unless all rounds of the plan keep the budgets of all clients, after all that they have
-    spent and are promised."""
+    """Raises ExhaustedError unless all rounds of the plan keep all budgets, after all that is spent and promised."""
     check_single(state, population)
     entering = np.flatnonzero(assignment >= 0)
     pairs = population.class_of[entering].astype(np.int64) * len(plan.groups) + assignment[entering]
@@ -54,11 +53,8 @@ def check_admission(
     if worst:
         holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
         held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-        raise ExhaustedError(
-            f"run {run!r} would exceed budgets before its end: {worst}; {allowed} of {plan.num_rounds} rounds would "
-            f"fit{held}",
-            rounds_left=allowed,
-        )
+        reason = f"{worst}; {allowed} of {plan.num_rounds} rounds would fit{held}"
+        raise ExhaustedError(f"run {run!r} would exceed budgets before its end: {reason}", rounds_left=allowed)
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:
@@ -106,11 +102,9 @@ def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) 
     # Beyond what the run holds.
     needed = run.held(group) + 1
     if _fitting(state, run, group, at_most=needed) < needed:
-        raise ExhaustedError(
-            f"{run.plan.groups[group].name!r} of run {run.name!r} has spent what its strictest client allows: "
-            f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave",
-            rounds_left=0,
-        )
+        name = f"{run.plan.groups[group].name!r} of run {run.name!r}"
+        charged = f"{run.charged[group]} rounds were charged, 0 more fit; it stops, or those clients leave"
+        raise ExhaustedError(f"{name} has spent what its strictest client allows: {charged}", rounds_left=0)
     run.limits[group] = limit + 1
 
 

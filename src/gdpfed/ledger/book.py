@@ -64,28 +64,21 @@ class Ledger:
     @classmethod
     def create(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Ledger":
         """A new ledger without clients."""
-        ledger = cls(Store.create(Path(path), key_file=key_file, fault=fault))
-        ledger._begin()
-        return ledger
-
-    def _begin(self) -> None:
-        about = {
-            "format": FORMAT,
-            "id": secrets.token_hex(8),
-            "gdpfed": gdpfed.__version__,
-            "public_key": public_key(self.store.key),
-        }
-        self._write([("ledger", about)])
+        return cls._ready(Store.create(Path(path), key_file=key_file, fault=fault))
 
     @classmethod
     def open(cls, path: str | Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Ledger":
         """An existing ledger, to write; refused while another process has it."""
-        store = Store.open(Path(path), key_file=key_file, fault=fault)
+        return cls._ready(Store.open(Path(path), key_file=key_file, fault=fault))
+
+    @classmethod
+    def _ready(cls, store: Store) -> "Ledger":
         try:
             ledger = cls(store)
             if not store.rows:
-                # Whoever made the files stopped before the first row.
-                ledger._begin()
+                # New, or whoever made the files stopped before the first row.
+                about = {"format": FORMAT, "id": secrets.token_hex(8), "gdpfed": gdpfed.__version__}
+                ledger._write([("ledger", {**about, "public_key": public_key(store.key)})])
             ledger._abort_reservations()
             # Once, here: so that no charge has to wait for it.
             _ = ledger.state.doubled
@@ -128,9 +121,7 @@ class Ledger:
         ``other_people``: nobody of them is in another population. Needed where names cannot tell.
         """
         if name in self.state.populations:
-            raise InputError(
-                f"the ledger has a population {name!r} already: choose another name, or let clients join it"
-            )
+            raise InputError(f"the ledger has a population {name!r} already: choose another, or let clients join it")
         check_new_clients(self.state, name, budgets.clients, other_people=other_people)
         delta = budgets.default_delta if default_delta is None else default_delta
         content = {"population": name, **packed_budgets(budgets, delta)}
@@ -179,10 +170,7 @@ class Ledger:
         if known is not None and known.plan_hash == plan_hash(plan):
             raise InputError(f"the ledger has a run {name!r} already: resume it, or choose another name")
         if known is not None:
-            raise PrivacyError(
-                f"the ledger has a run {name!r} with another plan ({known.num_rounds} rounds): its charges stand; "
-                f"extend it, or start another run"
-            )
+            raise PrivacyError(f"the ledger has a run {name!r} with another plan: extend it, or start another run")
         if not plan.is_private:
             raise PrivacyError(f"{plan.method} has no privacy: it would exceed every budget in its first round")
         groups = checked_assignment(np.asarray(assignment), people, plan)
@@ -258,8 +246,7 @@ class Ledger:
         return {group: Charge(self, attempt) for group, attempt in attempts.items()}, refused
 
     def reserve(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> "Charge":
-        """The next attempt of a group's round, if every client of the group can pay for it; ``attempt`` is only
-        compared."""
+        """The next attempt of a group's round, if all its clients can pay for it; ``attempt`` is only compared."""
         reserved = self._reservable(run, round_number, group, attempt=attempt)
         self._write([("reserve", reserved.address)])
         return Charge(self, reserved)
@@ -267,9 +254,8 @@ class Ledger:
     def _reservable(self, run: str, round_number: int, group: str, *, attempt: int | None = None) -> Attempt:
         running, number = self._open_group(run, group)
         if not 0 <= round_number < running.num_rounds:
-            raise PrivacyError(
-                f"expected a round from 0 to {running.num_rounds - 1} of run {run!r}, got {round_number}: extend it"
-            )
+            last = running.num_rounds - 1
+            raise PrivacyError(f"expected a round from 0 to {last} of run {run!r}, got {round_number}: extend it")
         following = next_attempt(running.attempts_of(round_number, number))
         if attempt is not None and attempt != following:
             raise PrivacyError(f"expected attempt {following} of round {round_number}, got {attempt}")

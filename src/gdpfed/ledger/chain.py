@@ -63,9 +63,7 @@ def checked_chain(rows: Iterable[Row], *, source: str) -> list[Row]:
     previous = GENESIS
     for expected, row in enumerate(rows, start=1):
         if row.number != expected:
-            raise PrivacyError(
-                f"row {expected} is missing from {source}: row {row.number} stands in its place; the ledger was edited"
-            )
+            raise PrivacyError(f"row {expected} is missing from {source}, row {row.number} stands there: it was edited")
         if row.hash != row_hash(previous, row.number, row.kind, row.body):
             raise PrivacyError(
                 f"row {row.number} ({row.kind}) of {source} does not match its hash: it, or the row before it, was "
@@ -88,9 +86,7 @@ def unpack(text: str) -> NDArray[Any]:
     try:
         array = np.frombuffer(zlib.decompress(base64.b64decode(data, validate=True)), dtype=np.dtype(kind))
     except (ValueError, TypeError, zlib.error):
-        raise PrivacyError(
-            "expected a packed array in a row of the ledger, got something else: it was edited"
-        ) from None
+        raise PrivacyError("expected a packed array in a row, got something else: it was edited") from None
     return array.astype(array.dtype.newbyteorder("="))
 
 

@@ -65,9 +65,7 @@ def moved(attempt: Attempt, to: ChargeState, *, content_hash: str | None = None)
     """The attempt one step on; a step that does not exist raises PrivacyError."""
     if to == "published" and attempt.state == "published":
         if content_hash != attempt.content_hash:
-            raise PrivacyError(
-                f"{attempt} was published with other content: one charge pays for one release; charge another attempt"
-            )
+            raise PrivacyError(f"{attempt} was published with other content: another release needs another charge")
         return attempt
     if attempt.state != _BEFORE[to]:
         raise PrivacyError(f"expected {_BEFORE[to]!r} before {to!r}, got {attempt.state!r}: {attempt} stays as it is")

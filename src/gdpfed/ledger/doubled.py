@@ -39,9 +39,7 @@ def check_new_clients(
 
     ``other_people``: somebody said that nobody is; it counts only where there are no names to compare.
     """
-    doubled = next(state.shared(clients or (), population=population), None)
-    if doubled is not None:
-        label, other = doubled
+    for label, other in state.shared(clients or (), population=population):
         raise PrivacyError(
             f"client {label!r} is in population {other!r} of this ledger (who has left counts too: what it spent "
             f"stands): in {population!r} it would have a second budget; leave it out, and use it in {other!r}"

@@ -148,10 +148,8 @@ class Population:
         ):
             if value is not None and (over := values[clients] < check(value)).any():
                 first = int(clients[np.argmax(over)])
-                raise PrivacyError(
-                    f"client {self.label(first)!r} allows {name}={allowance(float(values[first]))}, less than "
-                    f"{value!r}: a budget is only tightened, since rounds were promised within it"
-                )
+                allows = f"client {self.label(first)!r} allows {name}={allowance(float(values[first]))}"
+                raise PrivacyError(f"{allows}, less than {value!r}: a budget is only tightened")
 
     def tighten(self, clients: IntArray, *, epsilon: float | None, delta: float | None) -> None:
         """Lowers budgets; what was spent before stands."""

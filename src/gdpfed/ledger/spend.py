@@ -17,7 +17,6 @@ model's accuracy is an adaptive choice, which this composition does not cover (d
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterable, Sequence
 
@@ -58,41 +57,27 @@ def merged(events: Iterable[SampledGaussian]) -> History:
 
 def spent(history: Iterable[SampledGaussian], *, delta: float) -> float:
     """Epsilon at ``delta`` of all events together, against whoever sees only the released models."""
-    events = merged(history)
-    known = _without_composing(events, delta)
-    if known is not None:
-        return known
-    if len(events) == 1:
-        return epsilon_of(events[0], delta=delta)
-    listed = [[event.noise_multiplier.hex(), event.sampling_rate.hex(), event.num_rounds] for event in events]
-    return _composed_epsilon(events=json.dumps(listed), delta=float(delta))
+    return _cost(merged(history), delta)
 
 
-def _spent_at_most(events: History, *, delta: float) -> float:
-    """An upper bound on `spent`, about 0.1 % above it and much faster: a wider grid is never optimistic."""
-    known = _without_composing(events, delta)
-    if known is not None:
-        return known
-    if len(events) == 1:
-        return epsilon_bound(events[0], delta=delta)
-    return _composed(events, delta=delta, is_coarse=True)
-
-
-def _without_composing(events: History, delta: float) -> float | None:
-    """The spend where a formula gives it: nothing, no noise, or no sampling."""
+def _cost(events: History, delta: float, *, is_coarse: bool = False) -> float:
+    """As `spent`; if ``is_coarse`` an upper bound, about 0.1 % above, much faster: a wider grid is never optimistic."""
     check_delta(delta)
     if not events:
         return 0.0
     if any(event.noise_multiplier == 0 for event in events):
         return math.inf
-    if len(events) > 1 and all(event.sampling_rate == 1 for event in events):
+    if len(events) == 1:
+        return (epsilon_bound if is_coarse else epsilon_of)(events[0], delta=delta)
+    if all(event.sampling_rate == 1 for event in events):
         return server_spent(_precision(events), delta=delta)
-    return None
+    if is_coarse:
+        return _composed(events, delta=delta, is_coarse=True)
+    return _composed_epsilon(events=events, delta=float(delta))
 
 
 def server_spent(precision: float, *, delta: float) -> float:
-    """Epsilon at ``delta`` against the server, which saw a client so often that 1 / noise_multiplier^2 sums up to
-    ``precision``."""
+    """Epsilon at ``delta`` against the server; ``precision`` is 1 / noise_multiplier^2, summed over what it saw."""
     return gaussian_epsilon(noise_multiplier=1.0, num_releases=precision, delta=delta)
 
 
@@ -102,12 +87,8 @@ def _precision(events: Iterable[SampledGaussian]) -> float:
 
 
 @remembered
-def _composed_epsilon(*, events: str, delta: float) -> float:
-    history = tuple(
-        SampledGaussian(noise_multiplier=float.fromhex(noise), sampling_rate=float.fromhex(rate), num_rounds=count)
-        for noise, rate, count in json.loads(events)
-    )
-    return _composed(history, delta=delta)
+def _composed_epsilon(*, events: History, delta: float) -> float:
+    return _composed(events, delta=delta)
 
 
 def _composed(history: History, *, delta: float, is_coarse: bool = False) -> float:
@@ -164,8 +145,7 @@ def fits(history: Iterable[SampledGaussian], budgets: Iterable[Budget]) -> bool:
     """Whether the history keeps all budgets."""
     events = merged(history)
     return all(
-        _spent_at_most(events, delta=delta) <= epsilon or spent(events, delta=delta) <= epsilon
-        for epsilon, delta in budgets
+        _cost(events, delta, is_coarse=True) <= epsilon or _cost(events, delta) <= epsilon for epsilon, delta in budgets
     )
 
 
@@ -181,7 +161,7 @@ def rounds_that_fit(
         return merged([*history, dataclasses.replace(mechanism, num_rounds=count)])
 
     def surely(count: int) -> bool:
-        return all(_spent_at_most(events(count), delta=delta) <= epsilon for epsilon, delta in budgets)
+        return all(_cost(events(count), delta, is_coarse=True) <= epsilon for epsilon, delta in budgets)
 
     most, too_many = 0, at_most + 1
     while too_many - most > 1:

@@ -10,6 +10,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -295,16 +296,13 @@ class LedgerState:
         run.participations[taking_part] += 1
         run.population.precision[taking_part] += run.plan.groups[group].noise_multiplier ** -2.0
 
-    def _apply_publish(self, content: dict[str, Any]) -> None:
-        self._move(content, "published")
-
-    def _apply_abort(self, content: dict[str, Any]) -> None:
-        self._move(content, "aborted")
-
     def _move(self, content: dict[str, Any], to: ChargeState) -> None:
         run, group = self.run_and_group(content["run"], content["group"])
         attempts, number = run.attempts[content["round"], group], content["attempt"]
         attempts[number] = moved(attempts[number], to, content_hash=content.get("content_hash"))
+
+    _apply_publish = functools.partialmethod(_move, to="published")
+    _apply_abort = functools.partialmethod(_move, to="aborted")
 
 
 def _plan_of(content: dict[str, Any]) -> Plan:
@@ -316,9 +314,8 @@ def _plan_of(content: dict[str, Any]) -> Plan:
 def checked_assignment(assignment: NDArray[Any], population: Population, plan: Plan) -> NDArray[np.int16]:
     """Each client's group, if there is one, or -1, for every client of the population."""
     if len(assignment) != len(population):
-        raise InputError(
-            f"expected a group for each of {len(population)} clients of {population.name!r}, got {len(assignment)}"
-        )
+        expected = f"a group for each of {len(population)} clients of {population.name!r}"
+        raise InputError(f"expected {expected}, got {len(assignment)}")
     if not ((assignment >= -1) & (assignment < len(plan.groups))).all():
         raise InputError(f"expected groups from -1 (nobody) to {len(plan.groups) - 1}, got others")
     return assignment.astype(np.int16)
@@ -332,15 +329,12 @@ def check_entering(population: Population, assignment: NDArray[np.int16], *, run
         old, new = (run.plan.groups[int(groups[first])].name for groups in (run.assignment, assignment))
         again = "is" if old == new else f"cannot move to {new!r}: it is"
         raise PrivacyError(
-            f"client {population.label(first)!r} {again} in {old!r} of run {run.name!r} already. Groups follow from "
-            f"budgets declared before the run: a change within it could depend on data, and clients' losses would no "
-            f"longer compose in parallel; start another run"
+            f"client {population.label(first)!r} {again} in {old!r} of run {run.name!r} already, and a change within a "
+            f"run could depend on data: clients' losses would no longer compose in parallel; start another run"
         )
-    gone = entering & population.has_left
-    if gone.any():
-        raise PrivacyError(
-            f"client {population.label(int(np.argmax(gone)))!r} has left population {population.name!r}: leave it out"
-        )
+    if (gone := entering & population.has_left).any():
+        client = population.label(int(np.argmax(gone)))
+        raise PrivacyError(f"client {client!r} has left population {population.name!r}: leave it out")
 
 
 def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
@@ -348,13 +342,9 @@ def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
     population = run.population
     strange = (run.assignment[taking_part] != group) | population.has_left[taking_part]
     if strange.any():
-        client = population.label(int(taking_part[np.argmax(strange)]))
-        raise PrivacyError(
-            f"client {client!r} takes part in {run.plan.groups[group].name!r} but is not in it, or has left"
-        )
+        client, name = population.label(int(taking_part[np.argmax(strange)])), run.plan.groups[group].name
+        raise PrivacyError(f"client {client!r} takes part in {name!r} but is not in it, or has left")
     cap = run.plan.max_participations
     if cap is not None and (over := run.participations[taking_part] >= cap).any():
         client = population.label(int(taking_part[np.argmax(over)]))
-        raise PrivacyError(
-            f"client {client!r} has taken part {cap} times, all that max_participations allows: do not sample it again"
-        )
+        raise PrivacyError(f"client {client!r} has taken part {cap} times, max_participations: do not sample it again")

@@ -9,6 +9,7 @@ Guarantees (tests of the same name):
   every_client_is_listed           with its own spend at its own delta.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,15 +59,12 @@ class GroupStatus:
 
 def _worst(state: LedgerState, population: Population, numbers: list[int]) -> tuple[float, float, float, float]:
     """Budget epsilon, delta, promised and spent, where the most of a budget is promised."""
-    worst, share = (0.0, 0.0, 0.0, 0.0), -1.0
+    standings = []
     for number in numbers:
         history, promised = state.history(population, number), state.promised(population, number)
         for epsilon, delta in population.strictest_of(number):
-            most = spent(promised, delta=delta)
-            now = most if promised == history else spent(history, delta=delta)
-            if most / epsilon > share:
-                share, worst = most / epsilon, (epsilon, delta, most, now)
-    return worst
+            standings.append((epsilon, delta, spent(promised, delta=delta), spent(history, delta=delta)))
+    return max(standings, key=lambda one: one[2] / one[0], default=(0.0, 0.0, 0.0, 0.0))
 
 
 def _server(precisions: NDArray[np.float64], delta: float) -> tuple[float, float, float]:
@@ -179,15 +177,16 @@ def client_statuses(
 ) -> Iterator[ClientStatus]:
     """Clients in their order, all or those with these indices."""
     chosen = np.arange(len(population)) if clients is None else clients
-    release, server = _release_spends(state, population, chosen), _server_spends(population, chosen)
+    server_cost = functools.cache(server_spent)
     counts = sum((run.participations for run in state.runs_of(population)), np.zeros(len(population), dtype=np.int64))
-    for index, cost, seen in zip(chosen.tolist(), release, server, strict=True):
+    for index, cost in zip(chosen.tolist(), _release_spends(state, population, chosen).tolist(), strict=True):
+        delta = float(population.deltas[index])
         yield ClientStatus(
             client=population.label(index),
             epsilon=float(population.epsilons[index]),
-            delta=float(population.deltas[index]),
-            spent_release=float(cost),
-            spent_server=float(seen),
+            delta=delta,
+            spent_release=cost,
+            spent_server=server_cost(float(population.precision[index]), delta=delta),
             participations=int(counts[index]),
             has_left=bool(population.has_left[index]),
         )
@@ -203,10 +202,3 @@ def _release_spends(state: LedgerState, population: Population, clients: IntArra
         else:
             costs[chosen] = np.array([spent(history, delta=float(delta)) for delta in deltas])[inverse]
     return costs
-
-
-def _server_spends(population: Population, clients: IntArray) -> NDArray[np.float64]:
-    pairs = np.stack([population.precision[clients], population.deltas[clients]], axis=1)
-    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    costs = np.array([server_spent(seen, delta=delta) for seen, delta in distinct.tolist()])
-    return costs[inverse.reshape(-1)]

@@ -242,9 +242,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise InputError(
-            f"cannot open the ledger {str(path)!r}: {_reason(error)}; check the path and its rights"
-        ) from None
+        reason = f"{_reason(error)}; check the path and its rights"
+        raise InputError(f"cannot open the ledger {str(path)!r}: {reason}") from None
 
 
 def _expect_ledger(path: Path) -> None:
@@ -261,9 +260,8 @@ def _locked(path: Path) -> IO[str]:
         lock.seek(0)
         holder = lock.read().strip() or "unknown"
         lock.close()
-        raise InputError(
-            f"the ledger {str(path)!r} is in use by process {holder}: one process writes at a time; wait for it to end"
-        ) from None
+        busy = f"in use by process {holder}: one process writes at a time; wait for it to end"
+        raise InputError(f"the ledger {str(path)!r} is {busy}") from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
@@ -365,10 +363,8 @@ def _both_records(path: Path, database: sqlite3.Connection, key: bytes | None) -
     journal, journal_path = read_journal(path, key=key), str(companion(path, "journal"))
     for ours, theirs in zip(known, journal.rows, strict=False):
         if ours != theirs:
-            raise PrivacyError(
-                f"row {ours.number} ({ours.kind}) differs between {str(path)!r} and {journal_path!r}: one of them was "
-                f"rewritten; restore an untouched copy"
-            )
+            where = f"{str(path)!r} and {journal_path!r}"
+            raise PrivacyError(f"row {ours.number} ({ours.kind}) differs between {where}: restore an untouched copy")
     if len(journal.rows) < journal.num_written > len(known):
         raise PrivacyError(
             f"row {len(journal.rows) + 1} of {journal_path!r} is damaged or not sealed with this key, and "

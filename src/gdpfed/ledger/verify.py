@@ -57,9 +57,7 @@ def verify_ledger(path: str | Path, *, key_file: Path | None = None, known_head:
     """
     store = Store.read(Path(path), key_file=key_file)
     if store.journal_is_damaged:
-        raise PrivacyError(
-            f"the journal of {str(path)!r} is damaged, its database is whole: opening the ledger to write repairs it"
-        )
+        raise PrivacyError(f"the journal of {str(path)!r} is damaged: opening the ledger to write repairs it")
     _check_known(store, known_head)
     with without_cache():
         state, share = _replay(store)
@@ -84,10 +82,8 @@ def _check_known(store: Store, known_head: str | None) -> None:
     number, _, digest = known_head.partition(":")
     if not number.isdecimal() or len(digest) != len(store.last_hash):
         raise InputError(f"expected a head as NUMBER:HASH, got {known_head!r}")
-    if int(number) > len(store.rows):
-        raise PrivacyError(
-            f"row {number} was there before, the ledger ends at row {len(store.rows)}: an old copy was put back"
-        )
+    if int(number) > (end := len(store.rows)):
+        raise PrivacyError(f"row {number} was there before, the ledger ends at row {end}: an old copy was put back")
     if int(number) and store.rows[int(number) - 1].hash != digest:
         raise PrivacyError(f"row {number} is not the one that was there before: the ledger was rewritten")
 

@@ -89,7 +89,7 @@ def _folders(module: str) -> tuple[str, ...]:
 
 def _key(module: str, function: str, arguments: dict[str, Any]) -> str:
     exact = {name: value.hex() if isinstance(value, float) else value for name, value in arguments.items()}
-    return json.dumps([_FORMAT, code_hash(*_folders(module)), module, function, sorted(exact.items())])
+    return json.dumps([_FORMAT, code_hash(*_folders(module)), module, function, sorted(exact.items())], default=vars)
 
 
 def _checksum(key: str, value: str) -> str:
@@ -125,7 +125,7 @@ def _write(key: str, value: float) -> None:
 
 
 def remembered(function: Callable[P, float]) -> Callable[P, float]:
-    """Remembers a pure function of keyword arguments (numbers and strings) that returns a float."""
+    """Remembers a pure function of keyword arguments (numbers, strings, dataclasses of them) that returns a float."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> float:

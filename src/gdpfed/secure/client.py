@@ -84,7 +84,11 @@ class SecureClient:
         keys = self._randomness.stream("keys")
         mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
         secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
-        self._state = ClientState(advertised=_advertisement(session, client, identity, secrets), secrets=secrets)
+        unsigned = messages.Advertisement(
+            session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
+        )
+        advertised = replace(unsigned, signature=sign(identity, unsigned.signed))
+        self._state = ClientState(advertised=advertised, secrets=secrets)
 
     def save(self) -> bytes:
         """All that the client must remember between two stages, secrets included, for `load`.
@@ -144,24 +148,18 @@ class SecureClient:
         return self._state.secrets
 
     def _check_roster(self, roster: messages.Roster) -> None:
-        different = self._session.differs_in(roster.session)
-        if different is not None:
+        if (different := self._session.differs_in(roster.session)) is not None:
             raise PrivacyError(f"expected a roster of this session, got one of another {different}")
         if not verified(self._directory.server, roster.signed, roster.signature):
             raise PrivacyError("expected a roster that the server has signed, got another signature or none")
         shape = roster.topology
         if 2 * shape.threshold <= shape.num_holders:
-            raise PrivacyError(
-                f"expected a threshold above half of {shape.num_holders} holders, got {shape.threshold}: two halves "
-                f"could learn both secrets of a client"
-            )
-        if shape.cohort > self._planned.largest_cohort:
-            largest = self._planned.largest_cohort
+            half = f"half of {shape.num_holders} holders, who could learn both secrets of a client"
+            raise PrivacyError(f"expected a threshold above {half}, got {shape.threshold}")
+        if shape.cohort > (largest := self._planned.largest_cohort):
             raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
-            raise PrivacyError(
-                "expected degree, threshold, quorum and tolerances that follow from the cohort, got others"
-            )
+            raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
         if self._state.advertised not in roster.entries:
             raise PrivacyError("expected a roster with the keys that this client advertised")
         for entry in roster.entries:
@@ -225,13 +223,11 @@ class SecureClient:
         sharers = set(delivery.sharers)
         if not sharers <= set(roster.clients) or self._client not in sharers:
             raise PrivacyError("expected sharers from the roster, this client among them")
-        if len(sharers) < shape.smallest_survivors:
-            fewest = shape.smallest_survivors
+        if len(sharers) < (fewest := shape.smallest_survivors):
             raise PrivacyError(f"expected at least {fewest} sharers, for which the noise is sized, got {len(sharers)}")
         if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
-        if 1 + len(delivery.sealed) < shape.threshold:
-            holders = 1 + len(delivery.sealed)
+        if (holders := 1 + len(delivery.sealed)) < shape.threshold:
             raise PrivacyError(f"expected at least {shape.threshold} holders, the threshold, got {holders}")
         held = {self._client: joined.own_pair}
         for peer, sealed in delivery.sealed:
@@ -284,8 +280,7 @@ class SecureClient:
             raise PrivacyError("expected survivors and lost to be those who shared")
         if self._client not in alive:
             raise PrivacyError("expected this client among the survivors: it sent its input")
-        if len(alive) < shape.smallest_survivors:
-            needed = shape.smallest_survivors
+        if len(alive) < (needed := shape.smallest_survivors):
             raise PrivacyError(f"expected at least {needed} survivors, for which the noise is sized, got {len(alive)}")
         fewest = len(alive)
         if shape.degree < shape.cohort - 1:
@@ -317,21 +312,13 @@ class SecureClient:
         for client, signature in agreements.signatures:
             if client not in alive or not verified(self._directory.clients[client], agreed.signed, signature):
                 raise PrivacyError(f"expected signatures of these survivors, got another from client {client}")
-        quorum = joined.roster.topology.quorum
-        if len(agreements.signatures) < quorum:
+        if len(agreements.signatures) < (quorum := joined.roster.topology.quorum):
             raise PrivacyError(f"expected {quorum} signatures, a quorum, got {len(agreements.signatures)}")
         shares = tuple(
             (peer, messages.OF_SEED, of_seed) if peer in alive else (peer, messages.OF_MASK, of_mask)
             for peer, (of_mask, of_seed) in sorted(masked.held.items())
         )
         return messages.Shares(roster=agreements.roster, client=self._client, shares=shares).encode()
-
-
-def _advertisement(session: Session, client: int, identity: bytes, secrets: Secrets) -> messages.Advertisement:
-    unsigned = messages.Advertisement(
-        session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
-    )
-    return replace(unsigned, signature=sign(identity, unsigned.signed))
 
 
 def _sealing(digest: bytes, sender: int, recipient: int, *, sharers: bytes | None = None) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ nothing. It holds secrets: nothing here has a text, and what `encode` returns be
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,26 +58,9 @@ class ClientState:
 
     def encode(self, *, session: Session, client: int) -> bytes:
         """As bytes, secrets included."""
-        content: dict[str, Any] = {"session": session.encoded().hex(), "client": client}
-        content["advertised"] = self.advertised.encode().hex()
-        if self.secrets is not None:
-            parts = (self.secrets.mask.private, self.secrets.seal.private, self.secrets.seed)
-            content["secrets"] = [part.hex() for part in parts]
-        if self.joined is not None:
-            content["joined"] = {
-                "roster": self.joined.roster.encode().hex(),
-                "answer": self.joined.answer.hex(),
-                "own_pair": _texts(self.joined.own_pair),
-                "channels": {str(peer): key.hex() for peer, key in self.joined.channels.items()},
-            }
-        if self.masked is not None:
-            content["masked"] = {
-                "sharers": sorted(self.masked.sharers),
-                "held": {str(peer): _texts(pair) for peer, pair in self.masked.held.items()},
-            }
-        if self.agreed is not None:
-            content["agreed"] = self.agreed.encode().hex()
-        return json.dumps(content).encode()
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        content = {"session": session.encoded(), "client": client, **parts}
+        return json.dumps(content, default=lambda part: _PLAIN[type(part)](part)).encode()
 
     @staticmethod
     def decode(content: bytes, *, session: Session, client: int) -> "ClientState":
@@ -90,6 +74,18 @@ class ClientState:
         if not is_ours:
             raise InputError("expected the saved state of this client in this session, got another's")
         return state
+
+
+# What JSON does not know, in simpler parts.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    bytes: bytes.hex,
+    frozenset: sorted,
+    AgreementKey: lambda key: key.private,
+    Secrets: lambda secrets: [secrets.mask, secrets.seal, secrets.seed],
+    Joined: vars,
+    Masked: vars,
+    **dict.fromkeys((messages.Advertisement, messages.Roster, messages.Survivors), messages.Message.encode),
+}
 
 
 def _decoded(saved: dict[str, Any]) -> ClientState:
@@ -114,10 +110,6 @@ def _decoded(saved: dict[str, Any]) -> ClientState:
         masked=masked,
         agreed=messages.Survivors.decode(bytes.fromhex(saved["agreed"])) if "agreed" in saved else None,
     )
-
-
-def _texts(pair: Pair) -> list[str]:
-    return [share.hex() for share in pair]
 
 
 def _pair(texts: list[str]) -> Pair:

@@ -61,9 +61,7 @@ class _Staircase:
 @functools.lru_cache(maxsize=64)
 def _staircase(variance: int) -> _Staircase:
     if not SMALLEST_VARIANCE <= variance <= LARGEST_VARIANCE:
-        raise InputError(
-            f"expected a variance from {SMALLEST_VARIANCE} to 2^56 grid steps squared, got variance={variance}"
-        )
+        raise InputError(f"expected a variance from {SMALLEST_VARIANCE} to 2^56 grid steps squared, got {variance}")
     std = math.isqrt(variance)
     width_bits = (std // 4).bit_length() - 1
     width = 1 << width_bits

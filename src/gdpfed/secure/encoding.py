@@ -79,10 +79,7 @@ def largest_cohort(groups: list[Group]) -> int:
 def planned_sums(plan: Plan, *, num_params: int, tolerance: Tolerance) -> tuple[PlannedSum, ...]:
     """The secure sums of a round; refuses a plan that does not fit into 32 bits."""
     if not plan.is_private:
-        raise InputError(
-            f"expected a plan with a clip norm and noise for a secure sum, got method {plan.method!r} without: secure "
-            f"sums are of bounded, noisy updates only"
-        )
+        raise InputError(f"expected a plan with clip norm and noise for a secure sum, got method {plan.method!r}")
     if num_params < 1:
         raise InputError(f"expected num_params >= 1, got num_params={num_params}")
     every = range(len(plan.groups))
@@ -100,10 +97,8 @@ def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: in
     std = max(Fraction(group.noise_multiplier) * reach for group, reach in zip(groups, reaches, strict=True))
     cohort = largest_cohort(groups)
     if cohort > LARGEST_COHORT:
-        raise InputError(
-            f"expected cohorts of at most {LARGEST_COHORT} clients, which a roster can list, got up to {cohort}: lower "
-            f"the participation"
-        )
+        most = f"{LARGEST_COHORT} clients, which a roster can list"
+        raise InputError(f"expected cohorts of at most {most}, got up to {cohort}: lower the participation")
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):
         unit = _power_of_two(max(reaches) / 2**bits)
         bounds = [math.floor(reach / unit) for reach in reaches]

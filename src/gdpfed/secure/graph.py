@@ -17,10 +17,10 @@ Suppose that no two such runs hold t colluders.
      a client's two secrets only the one comes out that honest holders reveal (`client`: of one agreed set).
   3. Enough holders survive to take the masks off: again because a client's neighbours are two runs.
 When do two runs hold t colluders? Never if t > c. Else, for colluders that do not choose their places, with the
-probability that `failures` bounds, at most 2^-64: choosing places means to make keys until the circle suits, and each
+probability that `failure` bounds, at most 2^-64: choosing places means to make keys until the circle suits, and each
 try has that chance. t is also more than half of the holders, so that more colluders than planned for are not at once
-the end. The second number of `failures` bounds how often dropouts that do not depend on the circle break the rule: then
-the sum is aborted, and tried again. It is at most 2^-10, little beside `Tolerance.abort_rate`.
+the end. `failure` bounds also how often dropouts that do not depend on the circle break the rule, by leaving fewer than
+t of two runs: then the sum is aborted, and tried again. That is at most 2^-10, little beside `Tolerance.abort_rate`.
 
 The degree is the smallest (of `_degrees`) for which both hold. Where there is none, the graph is complete: nothing can
 be cut there, t is more than half of all and more than c, and every quorum of survivors has t holders.
@@ -33,6 +33,7 @@ Guarantees (tests of the same name):
   the_rule_keeps_survivors_connected   whoever is lost, wherever fewer than t colluders stand in two runs.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import KeyStream, derive
 
-__all__ = ["Topology", "circle", "failures", "fewest_in_two_runs", "neighbours", "topology"]
+__all__ = ["Topology", "circle", "failure", "fewest_in_two_runs", "neighbours", "topology"]
 
 _SECURITY, _COMPLETENESS = Fraction(1, 2**64), Fraction(1, 2**10)
 _SMALLEST_DEGREE = 8
@@ -86,7 +87,7 @@ def topology(cohort: int, tolerance: Tolerance) -> Topology:
             least = _threshold(cohort, smaller, liars)
             spare = smaller - least
             # Where more than that is lost on average, nothing needs to be computed.
-            if spare * cohort >= dropouts * smaller and _is_rare(cohort, dropouts, smaller, spare + 1, _COMPLETENESS):
+            if spare * cohort >= dropouts * smaller and failure(cohort, dropouts, smaller, spare + 1) <= _COMPLETENESS:
                 degree, threshold = smaller, least
                 break
     return Topology(
@@ -104,40 +105,18 @@ def _degrees(cohort: int) -> Iterator[int]:
 
 def _threshold(cohort: int, degree: int, colluders: int) -> int:
     """The smallest above half of the holders that colluders do not reach."""
-    low, high = degree // 2 + 1, max(degree // 2, colluders) + 1
+    candidates = range(degree // 2 + 1, max(degree // 2, colluders) + 1)
     # The more it takes, the rarer it is.
-    while low < high:
-        middle = (low + high) // 2
-        if _is_rare(cohort, colluders, degree, middle, _SECURITY):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _is_rare(cohort: int, marked: int, degree: int, least: int, share: Fraction) -> bool:
-    """Whether some two runs hold so many of the marked clients with at most this probability."""
-    return _pairs(cohort) * _ways(cohort, marked, degree, least) * share.denominator <= (
-        share.numerator * math.comb(cohort, degree)
+    rare = bisect.bisect_left(
+        candidates, True, key=lambda least: failure(cohort, colluders, degree, least) <= _SECURITY
     )
+    return candidates.start + rare
 
 
-def failures(*, cohort: int, degree: int, threshold: int, dropouts: int, colluders: int) -> tuple[Fraction, Fraction]:
-    """Upper bounds on the probabilities that two runs hold ``threshold`` colluders, and that dropouts leave fewer."""
-    caught = _tail(cohort, colluders, degree, threshold)
-    # Fewer than the threshold left: more than the rest lost.
-    lost = _tail(cohort, dropouts, degree, degree - threshold + 1)
-    return min(Fraction(1), _pairs(cohort) * caught), min(Fraction(1), _pairs(cohort) * lost)
-
-
-def _pairs(cohort: int) -> int:
-    """Of runs."""
-    return cohort * (cohort - 1) // 2
-
-
-def _tail(cohort: int, marked: int, drawn: int, least: int) -> Fraction:
-    """The probability that of ``drawn`` clients at least so many are among the marked ones."""
-    return Fraction(_ways(cohort, marked, drawn, least), math.comb(cohort, drawn))
+def failure(cohort: int, marked: int, degree: int, least: int) -> Fraction:
+    """An upper bound on the probability that some two runs hold at least so many of the marked clients."""
+    pairs = cohort * (cohort - 1) // 2
+    return Fraction(pairs * _ways(cohort, marked, degree, least), math.comb(cohort, degree))
 
 
 def _ways(cohort: int, marked: int, drawn: int, least: int) -> int:

@@ -11,6 +11,7 @@ Guarantees (tests of the same name):
   keys_are_for_one_session        another round, attempt, model or pair has another mask.
 """
 
+import functools
 import hashlib
 import struct
 
@@ -22,19 +23,15 @@ from gdpfed.secure.primitives import AgreementKey, KeyStream, derive
 __all__ = ["add_mask", "add_pair_mask", "commitment", "pair_key", "seal_key", "seed_key"]
 
 
-def pair_key(private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
-    """The key of two clients' common mask: the same from either side."""
-    return _paired(b"gdpfed mask v1\x00", private, public, session, one, other)
-
-
-def seal_key(private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
-    """The key under which two clients send each other shares."""
-    return _paired(b"gdpfed seal v1\x00", private, public, session, one, other)
-
-
-def _paired(purpose: bytes, private: AgreementKey, public: bytes, session: bytes, one: int, other: int) -> bytes:
+def _paired(purpose: bytes, private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
+    """A key of two clients: the same from either side."""
     pair = struct.pack("<II", min(one, other), max(one, other))
     return derive(private.agree(public), info=purpose + session + pair)
+
+
+# For their common mask, and for the shares that they send each other.
+pair_key = functools.partial(_paired, b"gdpfed mask v1\x00")
+seal_key = functools.partial(_paired, b"gdpfed seal v1\x00")
 
 
 def seed_key(seed: bytes, *, session: bytes, client: int) -> bytes:
@@ -49,12 +46,9 @@ def commitment(seed: bytes, *, session: bytes, client: int) -> bytes:
 
 def add_mask(vector: NDArray[np.uint32], key: bytes, *, negative: bool) -> None:
     """Adds the mask of ``key`` to ``vector``, or subtracts it, in place, mod 2^32."""
+    apply = np.subtract if negative else np.add
     for where, words in KeyStream(key).pieces(len(vector)):
-        part = vector[where]
-        if negative:
-            np.subtract(part, words, out=part)
-        else:
-            np.add(part, words, out=part)
+        apply(vector[where], words, out=vector[where])
 
 
 def add_pair_mask(vector: NDArray[np.uint32], key: bytes, *, own: int, peer: int, remove: bool = False) -> None:

@@ -74,17 +74,12 @@ class _Reader:
     def error(self, got: str) -> InputError:
         return InputError(f"expected a message of kind {self._name!r}, got {got}")
 
-    def _skip(self, num_bytes: int) -> int:
-        """Where the next bytes start, if there are so many."""
+    def take(self, num_bytes: int) -> bytes:
         start, end = self._at, self._at + num_bytes
         if end > len(self._content):
             raise self.error("one that is cut off")
         self._at = end
-        return start
-
-    def take(self, num_bytes: int) -> bytes:
-        start = self._skip(num_bytes)
-        return self._content[start : self._at]
+        return self._content[start:end]
 
     def number(self) -> int:
         return int.from_bytes(self.take(4), "little")
@@ -116,12 +111,10 @@ class _Reader:
         return tuple((peer, row[0], row[1:]) for peer, row in rows)
 
     def vector(self) -> NDArray[np.uint32]:
-        """A view of the message."""
         length = self.number()
         if length != self._num_params:
             raise self.error(f"a vector that is not of {self._num_params} coordinates")
-        start = self._skip(4 * length)
-        return np.frombuffer(self._content, dtype="<u4", count=length, offset=start).astype(np.uint32, copy=False)
+        return np.frombuffer(self.take(4 * length), dtype="<u4").astype(np.uint32, copy=False)
 
     def end(self) -> None:
         if self._at != len(self._content):
@@ -340,8 +333,7 @@ class Delivery(Message, kind=4, name="delivery"):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedInput(Message, kind=5, name="masked input"):
-    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the set of sharers that it masked
-    with."""
+    """A client's update, noise and masks, mod 2^32; for each neighbour a seal of the sharers that it masked with."""
 
     roster: _Digest
     client: _Number
@@ -351,8 +343,7 @@ class MaskedInput(Message, kind=5, name="masked input"):
 
 @dataclass(frozen=True, kw_only=True)
 class Survivors(Message, kind=6, name="survivors"):
-    """Whose masked input arrived, and who shared but was lost after that; what one client's surviving neighbours
-    confirmed to it."""
+    """Whose masked input arrived, and who shared but was lost; what a client's surviving neighbours confirmed to it."""
 
     roster: _Digest
     survivors: _SomeClients

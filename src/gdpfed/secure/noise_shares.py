@@ -36,14 +36,13 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure.defaults import COMPLETE_UP_TO
 from gdpfed.secure.discrete_gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 
-__all__ = ["ROUNDING_VARIANCE", "NoiseShare", "Tolerance", "log_extra_loss", "noise_share", "released_variance"]
+__all__ = [
+    "ROUNDING_VARIANCE", "NoiseShare", "Tolerance", "excess", "log_extra_loss", "noise_share", "released_variance",
+]  # fmt: skip
 
 # eta^2 above, in grid steps squared.
 ROUNDING_VARIANCE = 25
@@ -97,16 +96,13 @@ class Tolerance:
         """How many may vanish; always so few that a quorum is left."""
         if self.dropout_rate == 0:
             return 0
-        wanted = int(_binomial_quantiles(1 - self.abort_rate, cohort, self.dropout_rate)[-1])
-        return min(wanted, cohort - self.quorum(cohort))
-
-    def excess(self, largest_cohort: int) -> Fraction:
-        """The largest ratio of noise variance with nobody lost to that planned, over cohorts up to this size."""
-        return _excess(self, largest_cohort)
+        # For more cohorts than this one, so that those of other sizes need not be computed again.
+        quantiles = _binomial_quantiles(1 - self.abort_rate, 1 << cohort.bit_length(), self.dropout_rate)
+        return min(quantiles[cohort - 1], cohort - self.quorum(cohort))
 
 
 @functools.lru_cache(maxsize=64)
-def _binomial_quantiles(share: float, largest: int, rate: float) -> NDArray[np.int64]:
+def _binomial_quantiles(share: float, largest: int, rate: float) -> list[int]:
     """Of 1, 2, ... ``largest`` trials: the smallest count with at least ``share`` of the probability below or at it.
 
     One trial more moves a quantile by 0 or 1, so that all of them take one walk over (trials, count), with the
@@ -115,7 +111,7 @@ def _binomial_quantiles(share: float, largest: int, rate: float) -> NDArray[np.i
     """
     enough = share - _TIE
     odds = rate / (1 - rate)
-    quantiles = np.zeros(largest, dtype=np.int64)
+    quantiles = []
     count, at, below_or_at = 0, 1.0, 1.0
     for trials in range(1, largest + 1):
         below_or_at -= rate * at
@@ -124,23 +120,17 @@ def _binomial_quantiles(share: float, largest: int, rate: float) -> NDArray[np.i
             at *= (trials - count) / (count + 1) * odds
             count += 1
             below_or_at += at
-        quantiles[trials - 1] = count
+        quantiles.append(count)
     return quantiles
 
 
 @functools.lru_cache(maxsize=256)
-def _excess(tolerance: Tolerance, largest_cohort: int) -> Fraction:
-    """Of all sizes at once: one by one the quantiles would take seconds."""
-    sizes = np.arange(1, largest_cohort + 1)
-    colluders = np.minimum(np.ceil(tolerance.colluding_fraction * sizes).astype(np.int64), sizes - 1)
-    dropouts = np.zeros_like(sizes)
-    if tolerance.dropout_rate:
-        wanted = _binomial_quantiles(1 - tolerance.abort_rate, largest_cohort, tolerance.dropout_rate)
-        liars = np.minimum(np.maximum(colluders, 1), sizes - 1)
-        dropouts = np.minimum(wanted, sizes - ((sizes + liars) // 2 + 1))
-    left = sizes - dropouts - colluders
-    most = int(np.argmax(sizes / left))
-    return Fraction(int(sizes[most]), int(left[most]))
+def excess(tolerance: Tolerance, largest_cohort: int) -> Fraction:
+    """The largest ratio of noise variance with nobody lost to that planned, over cohorts up to this size."""
+    cohorts = range(1, largest_cohort + 1)
+    left = [cohort - tolerance.dropouts(cohort) - tolerance.colluders(cohort) for cohort in cohorts]
+    cohort, guaranteed = max(zip(cohorts, left, strict=True), key=lambda pair: pair[0] / pair[1])
+    return Fraction(cohort, guaranteed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +144,8 @@ class NoiseShare:
 
     def __post_init__(self) -> None:
         if self.guaranteed_shares < 1:
-            raise PrivacyError(
-                f"expected an honest survivor in a cohort of {self.cohort}, got {self.dropouts} tolerated dropouts and "
-                f"{self.colluders} colluders"
-            )
+            lost = f"{self.dropouts} tolerated dropouts and {self.colluders} colluders"
+            raise PrivacyError(f"expected an honest survivor in a cohort of {self.cohort}, got {lost}")
 
     @property
     def smallest_survivors(self) -> int:
@@ -168,11 +156,6 @@ class NoiseShare:
     def guaranteed_shares(self) -> int:
         """Shares in the smallest sum that the server cannot know."""
         return self.cohort - self.dropouts - self.colluders
-
-    @property
-    def guaranteed_variance(self) -> int:
-        """Of the noise that protects, in grid steps squared."""
-        return self.guaranteed_shares * self.variance
 
 
 def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_params: int) -> NoiseShare:
@@ -187,10 +170,8 @@ def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_p
         variance=-(-total_variance // (cohort - dropouts - colluders)),
     )
     if share.variance < SMALLEST_SHARE_STD**2:
-        raise PrivacyError(
-            f"expected shares of std >= {SMALLEST_SHARE_STD} grid steps, got {math.sqrt(share.variance):.3g}: the sum "
-            f"of smaller ones is not accounted for; use a finer grid or more noise"
-        )
+        std = f"{math.sqrt(share.variance):.3g}: use a finer grid or more noise"
+        raise PrivacyError(f"expected shares of std >= {SMALLEST_SHARE_STD} grid steps, got {std}")
     if share.variance > LARGEST_VARIANCE:
         raise InputError("expected shares of std <= 2^28 grid steps: use a coarser grid")
     if log_extra_loss(share_variance=share.variance, num_shares=cohort, num_params=num_params) > _LARGEST_LOG_LOSS:
@@ -201,7 +182,7 @@ def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_p
 def released_variance(*, total_variance: int, largest_cohort: int, tolerance: Tolerance) -> int:
     """Of the noise in what is released: the most that a cohort's shares sum to, and a little for the server to add."""
     # Each share is rounded up, by less than 1.
-    most = math.ceil(total_variance * tolerance.excess(largest_cohort)) + largest_cohort
+    most = math.ceil(total_variance * excess(tolerance, largest_cohort)) + largest_cohort
     return most + SMALLEST_VARIANCE
 
 

@@ -23,22 +23,15 @@ from gdpfed.secure.primitives import KEY_BYTES, KeyStream
 __all__ = ["Randomness", "SimulatedRandomness", "Stream", "SystemRandomness"]
 
 
-class Stream:
+class Stream(KeyStream):
     """Cryptographic random bytes for one purpose."""
 
-    __slots__ = ("_bytes",)
-
-    def __init__(self, key: bytes) -> None:
-        self._bytes = KeyStream(key)
-
-    def take(self, num_bytes: int) -> bytes:
-        """The next bytes."""
-        return self._bytes.take(num_bytes)
+    __slots__ = ()
 
     def words(self, num: int) -> NDArray[np.uint64]:
         """The next 64-bit numbers."""
         drawn = np.empty(num, dtype="<u8")
-        self._bytes.fill(drawn.view(np.uint8))
+        self.fill(drawn.view(np.uint8))
         return drawn.astype(np.uint64, copy=False)
 
 

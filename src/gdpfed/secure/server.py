@@ -45,6 +45,9 @@ from gdpfed.secure.shares import restore
 __all__ = ["AbortedError", "SecureServer", "empty_sum", "missing_noise"]
 
 
+_NOTHING = "nothing was unmasked; try again with fresh keys"
+
+
 class AbortedError(GdpfedError):
     """Too few clients are left: the sum is given up, and another attempt needs fresh keys.
 
@@ -75,13 +78,7 @@ class SecureServer:
     """One sum of one round, in one attempt, of the clients that were ``invited``."""
 
     def __init__(
-        self,
-        *,
-        session: Session,
-        invited: Iterable[int],
-        identity: bytes,
-        directory: Directory,
-        tolerance: Tolerance,
+        self, *, session: Session, invited: Iterable[int], identity: bytes, directory: Directory, tolerance: Tolerance
     ) -> None:
         if directory.server != signing_public(identity):
             raise InputError("expected the server's identity of the directory")
@@ -112,8 +109,7 @@ class SecureServer:
         entry = messages.Advertisement.decode(content)
         if self._roster is not None:
             raise InputError("expected advertisements before the roster is closed")
-        different = self._session.differs_in(entry.session)
-        if different is not None:
+        if (different := self._session.differs_in(entry.session)) is not None:
             raise InputError(f"expected keys for this session, got keys for another {different}")
         if entry.client not in self._invited or entry.client in self._advertised:
             raise InputError(f"expected keys of every invited client once, got client {entry.client}")
@@ -181,12 +177,9 @@ class SecureServer:
 
     def _expect_enough(self, count: int, did: str) -> None:
         shape = self._closed().topology
-        needed = shape.smallest_survivors
-        if count < needed:
-            raise AbortedError(
-                f"expected {needed} of {shape.cohort} clients, for which the noise is sized, got {count} that {did}: "
-                f"nothing was unmasked; try again with fresh keys"
-            )
+        if count < shape.smallest_survivors:
+            needed = f"{shape.smallest_survivors} of {shape.cohort} clients, for which the noise is sized"
+            raise AbortedError(f"expected {needed}, got {count} that {did}: {_NOTHING}")
 
     # 3 input
 
@@ -235,12 +228,8 @@ class SecureServer:
     def agreements(self) -> bytes:
         """A quorum of signatures, once there is one: more would be checked by everybody for nothing."""
         roster = self._closed()
-        quorum = roster.topology.quorum
-        if len(self._signatures) < quorum:
-            raise AbortedError(
-                f"expected {quorum} signatures of the survivors, got {len(self._signatures)}: "
-                f"nothing was unmasked; try again with fresh keys"
-            )
+        if (num := len(self._signatures)) < (quorum := roster.topology.quorum):
+            raise AbortedError(f"expected {quorum} signatures of the survivors, got {num}: {_NOTHING}")
         self._quorum_met = True
         return messages.Agreements(roster=roster.digest, signatures=tuple(sorted(self._signatures.items()))).encode()
 
@@ -290,10 +279,8 @@ class SecureServer:
                 shares[peer][roster.point_of(holder)] = share
         threshold = roster.topology.threshold
         for client, by_point in shares.items():
-            if len(by_point) < threshold:
-                raise AbortedError(
-                    f"expected {threshold} shares of client {client}, the threshold, got {len(by_point)}"
-                )
+            if (num := len(by_point)) < threshold:
+                raise AbortedError(f"expected {threshold} shares of client {client}, the threshold, got {num}")
         secrets = {}
         for client, by_point in shares.items():
             secret = restore(by_point, threshold=threshold)

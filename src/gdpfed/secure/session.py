@@ -21,6 +21,15 @@ LARGEST_COHORT = 1 << 16
 LARGEST_MODEL = 1 << 30
 _LAYOUT = struct.Struct("<32s32sQIII")
 SESSION_BYTES = _LAYOUT.size
+# For messages.
+_WORDS = {
+    "plan_hash": "plan",
+    "round_number": "round",
+    "attempt": "attempt",
+    "model_hash": "model",
+    "place": "sum",
+    "num_params": "number of parameters",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +55,7 @@ class Session:
 
     def encoded(self) -> bytes:
         """The same bytes for the same session, other bytes for every other."""
-        return _LAYOUT.pack(
-            self.plan_hash, self.model_hash, self.round_number, self.attempt, self.place, self.num_params
-        )
+        return _LAYOUT.pack(*(getattr(self, field.name) for field in fields(self)))
 
     @staticmethod
     def decoded(content: bytes) -> "Session":
@@ -62,17 +69,7 @@ class Session:
 
     def differs_in(self, other: "Session") -> str | None:
         """The first fact in which the two differ, in words."""
-        for name, words in (
-            ("plan_hash", "plan"),
-            ("round_number", "round"),
-            ("attempt", "attempt"),
-            ("model_hash", "model"),
-            ("place", "sum"),
-            ("num_params", "number of parameters"),
-        ):
-            if getattr(self, name) != getattr(other, name):
-                return words
-        return None
+        return next((words for name, words in _WORDS.items() if getattr(self, name) != getattr(other, name)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

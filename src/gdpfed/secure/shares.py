@@ -8,7 +8,8 @@ Guarantees (tests of the same name):
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 from gdpfed.errors import InputError
 from gdpfed.secure.randomness import Stream
@@ -57,23 +58,18 @@ def restore(shares: Mapping[int, bytes], *, threshold: int) -> bytes | None:
     return secret.to_bytes(SECRET_BYTES, "little") if secret < 1 << 8 * SECRET_BYTES else None
 
 
+def _products(numbers: Iterable[int]) -> list[int]:
+    """In the field: 1, the first number, the product of the first two, and so on."""
+    return list(itertools.accumulate(numbers, lambda product, number: product * number % PRIME, initial=1))
+
+
 @functools.lru_cache(maxsize=1024)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights at 0. Public, and remembered: in a complete graph all secrets have the same holders."""
-    product = 1
-    for point in points:
-        product = product * point % PRIME
-    denominators = []
-    for point in points:
-        denominator = point
-        for other in points:
-            if other != point:
-                denominator = denominator * (other - point) % PRIME
-        denominators.append(denominator)
+    product = _products(points)[-1]
+    denominators = [_products(other - point if other != point else point for other in points)[-1] for point in points]
     # One inversion for all.
-    prefixes = [1]
-    for denominator in denominators:
-        prefixes.append(prefixes[-1] * denominator % PRIME)
+    prefixes = _products(denominators)
     inverse = pow(prefixes[-1], -1, PRIME)
     weights = []
     for index in range(len(points) - 1, -1, -1):
