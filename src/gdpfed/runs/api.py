@@ -202,7 +202,7 @@ def _link(ledger: str | Path | None, population: str | None, folder: str | Path 
     if folder is None:
         raise InputError("expected a folder for a run that is charged to a ledger, got none: give folder=")
     path = Path(ledger).resolve()
-    return LedgerLink(path=path, population=population_of(Ledger.read(path), population), run=Path(folder).name)
+    return LedgerLink(path=path, population=population_of(Ledger.read(path), population).name, run=Path(folder).name)
 
 
 def _digests(model: nn.Module, data: ClientData, local: LocalTraining, test: Examples | None) -> dict[str, str]:

@@ -227,10 +227,7 @@ class RunFolder:
         round_number = int(metadata["round"])
         self._drop_records(after=round_number)
         return TrainingState(
-            round_number=round_number,
-            parameters=parameters,
-            participations=np.asarray(participations),
-            average=average,
+            round_number=round_number, parameters=parameters, participations=np.asarray(participations), average=average
         )
 
     def _drop_records(self, *, after: int) -> None:

@@ -20,14 +20,12 @@ __all__ = ["LedgerLink", "check_link", "joined_run", "population_of", "read_link
 IntArray = NDArray[np.int64]
 
 
-def population_of(ledger: Ledger, name: str | None) -> str:
+def population_of(ledger: Ledger, name: str | None) -> Population:
     """The population that is meant: the named one, or the only one."""
-    if name is not None:
-        return ledger.state.population(name).name
     names = list(ledger.state.populations)
-    if len(names) != 1:
+    if name is None and len(names) != 1:
         raise InputError(f"expected --population, one of {', '.join(names) or 'none'}: the ledger has {len(names)}")
-    return names[0]
+    return ledger.state.population(names[0] if name is None else name)
 
 
 def _matched(population: Population, budgets: Budgets, order: IntArray) -> IntArray:

@@ -34,13 +34,7 @@ from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.features import computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
-from gdpfed.tasks.partitions import (
-    label_mix,
-    partition_dirichlet,
-    partition_iid,
-    partition_natural,
-    skewed_by_budget,
-)
+from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.clients.engines import Engine
