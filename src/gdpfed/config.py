@@ -81,21 +81,18 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in mapping:
             raise InputError(f"missing key {name!r} in {source}")
-    return cls(**{key: _value(value, hints[key], key=key, source=source) for key, value in mapping.items()})
-
-
-def _value(value: Any, hint: Any, *, key: str, source: str) -> Any:
-    """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
-    fitting = _fit(value, hint)
-    if fitting is _NO_FIT:
-        raise InputError(f"expected {key} to be {_describe(hint)}, got {value!r} in {source}")
-    return fitting
+    values = {key: _fit(value, hints[key]) for key, value in mapping.items()}
+    for key, value in values.items():
+        if value is _NO_FIT:
+            raise InputError(f"expected {key} to be {_describe(hints[key])}, got {mapping[key]!r} in {source}")
+    return cls(**values)
 
 
 _NO_FIT = object()
 
 
 def _fit(value: Any, hint: Any) -> Any:
+    """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return next((fit for fit in (_fit(value, option) for option in arguments) if fit is not _NO_FIT), _NO_FIT)

@@ -52,16 +52,9 @@ if TYPE_CHECKING:
     from gdpfed.training.rounds import TrainingState
 
 __all__ = [
-    "OWN_DATA",
-    "STAMP",
-    "RunFolder",
-    "create_run",
-    "find_runs",
-    "is_finished",
-    "open_run",
-    "read_records",
-    "rounds_in",
-]
+    "OWN_DATA", "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run", "plan_reader",
+    "read_records", "rounds_in",
+]  # fmt: skip
 
 # No data set has this name: that of runs of `gdpfed.train`, whose data are a caller's own.
 OWN_DATA = "own"

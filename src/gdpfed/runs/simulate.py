@@ -27,7 +27,7 @@ from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import OWN_DATA, RunFolder
+from gdpfed.runs.folder import OWN_DATA, RunFolder, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
@@ -298,8 +298,7 @@ def charged_to(
 @contextmanager
 def _board(folder: RunFolder) -> Iterator[Watcher]:
     """Writes what was evaluated for TensorBoard."""
-    records = folder.records()
-    writer = folder.event_writer(records[-1].round_number if records else 0)
+    writer = folder.event_writer(rounds_in(folder.path / "records.jsonl"))
 
     def draw(progress: Progress) -> None:
         rounds = progress.state.round_number
