@@ -28,11 +28,7 @@ def about(meaning: str, *, allowed: str = "", option: str | None = None) -> dict
 
 
 def setting(default: T, meaning: str, *, allowed: str = "", option: str | None = "") -> T:
-    """A field with a default, and what it means and may be.
-
-    Its name on the command line is ``option``: by default the field's own, with dashes; with None it is not offered
-    there.
-    """
+    """A field with a default; ``option`` names it on the command line: by default as the field, None not at all."""
     field: Any = dataclasses.field(default=default, metadata=about(meaning, allowed=allowed, option=option))
     return field  # type: ignore[no-any-return]  # as dataclasses.field: it becomes the default
 

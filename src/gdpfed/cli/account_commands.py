@@ -91,12 +91,8 @@ def account_command(
 
 def verify(
     plan_file: Annotated[Path, Argument(help="A plan saved by gdpfed plan --out.")],
-    budgets: Annotated[
-        str | None, Option(help="Also check that the plan keeps each of these clients' budgets.")
-    ] = None,
-    delta: Annotated[
-        float | None, Option(help="With --budgets: for clients that state none. Default: clients ** -1.1.")
-    ] = None,
+    budgets: Annotated[str | None, Option(help="Also check that the plan keeps these clients' budgets.")] = None,
+    delta: Annotated[float | None, Option(help="For --budgets that state none. Default: clients ** -1.1.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Recompute every epsilon of a plan from its mechanism.

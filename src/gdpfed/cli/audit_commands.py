@@ -46,18 +46,10 @@ def audit(
         int | None, Option(help=f"For each group. Default: {_CANARIES}, with --train {_TRAINED_CANARIES}.")
     ] = None,
     seed: options.Seed = 1,
-    alpha: Annotated[
-        float, Option(help="Probability that the report is wrong about a plan that keeps its word.")
-    ] = 1e-3,
-    group: Annotated[
-        str | None, Option(help="Only this group ('group 1'). Default: all; with --train the laxest.")
-    ] = None,
-    mechanism: Annotated[
-        str, Option(help="'float' (the simulator's), 'integer' (the secure sum's) or 'both'.")
-    ] = "both",
-    dropout: Annotated[
-        float, Option(help="Integer sums: the probability that a client vanishes during a round.")
-    ] = 0.1,
+    alpha: Annotated[float, Option(help="Probability that a plan that keeps its word is contradicted.")] = 1e-3,
+    group: Annotated[str | None, Option(help="This group only ('group 1'). Default: all; --train: the laxest.")] = None,
+    mechanism: Annotated[str, Option(help="'float' (the simulator's), 'integer' (secure sums') or 'both'.")] = "both",
+    dropout: Annotated[float, Option(help="Integer sums: the probability that a client vanishes in a round.")] = 0.1,
     colluders: Annotated[float, Option(help="Integer sums: the part of each cohort that tells the server all.")] = 0.1,
     controls: Annotated[bool, Option(help="Also audit known mistakes, which have to be flagged.")] = True,
     plot: Annotated[Path | None, Option(help="Draw claims and lower bounds (.png, .svg, .pdf).")] = None,

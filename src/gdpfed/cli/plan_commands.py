@@ -58,10 +58,7 @@ def of(
     no_cache: Annotated[bool, Option("--no-cache", help="Compute everything anew.")] = False,
     objective: Annotated[
         bool,
-        Option(
-            "--objective",
-            help="Recommend: the method and settings with the largest predicted signal-to-noise, and why.",
-        ),
+        Option("--objective", help="Recommend the method and settings of most predicted signal-to-noise, and why."),
     ] = False,
     model_size: Annotated[int, Option(help="With --objective: how many parameters the model has.")] = 20_000,
     as_json: options.Json = False,

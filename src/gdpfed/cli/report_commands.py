@@ -21,9 +21,7 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 def report_runs(
     runs: Runs,
-    out: Annotated[
-        Path | None, Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json.")
-    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="File: .html, .md or .json. Default: report.html.")] = None,
     as_markdown: Annotated[bool, Option("--md", help="Markdown; printed unless --out names a file.")] = False,
     as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,

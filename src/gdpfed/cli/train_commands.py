@@ -36,9 +36,7 @@ def train_run(
     source: Source = DEMONSTRATION,
     seed: options.Seed = 1,
     ledger: Annotated[Path | None, Option(help="Charge every round to this ledger; resume goes on through it.")] = None,
-    population: Annotated[
-        str | None, Option(help="With --ledger: whose budgets. Default: the only one there is.")
-    ] = None,
+    population: Annotated[str | None, Option(help="With --ledger: whose budgets. Default: the only one.")] = None,
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/TASK-METHOD-seedN.")] = None,
     as_json: options.Json = False,
 ) -> None:

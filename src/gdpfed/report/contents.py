@@ -186,8 +186,7 @@ class ReportData:
 
     @property
     def headline(self) -> MethodRuns:
-        """The most accurate method with privacy; finished before unfinished; without privacy only if there is no
-        other."""
+        """The most accurate method with privacy, finished before unfinished; one without only if there is no other."""
         return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
 
     @property

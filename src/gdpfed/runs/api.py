@@ -243,8 +243,6 @@ def _opened(
     }
     differing = [name for name, (before, now) in pairs.items() if before != now]
     if differing:
-        raise InputError(
-            f"{str(path)!r} holds a run that began with another {', '.join(differing)}: give train() what it was given "
-            f"then, or choose another folder"
-        )
+        began = f"{str(path)!r} holds a run that began with another {', '.join(differing)}"
+        raise InputError(f"{began}: give train() what it was given then, or choose another folder")
     return folder

@@ -47,7 +47,6 @@ class Progress:
     record: RoundRecord
     evaluation: Evaluation | None
     epsilons: tuple[float, ...] | None
-    num_rounds: int
     seconds: float
     clients_per_second: float
 
@@ -118,7 +117,6 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
                 record=record,
                 evaluation=evaluation,
                 epsilons=spent,
-                num_rounds=work.plan.num_rounds,
                 seconds=time.perf_counter() - started,
                 clients_per_second=sum(record.cohort) / trained,
             )
