@@ -100,13 +100,11 @@ def _fit(value: Any, hint: Any) -> Any:
             return _NO_FIT
         fitted = tuple(_fit(item, arguments[0]) for item in value)
         return _NO_FIT if _NO_FIT in fitted else fitted
-    if hint is float:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _NO_FIT
-    if hint is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) else _NO_FIT
-    if isinstance(hint, type) and isinstance(value, hint):
-        return value
-    return _NO_FIT
+    if hint in (int, float) and isinstance(value, bool):
+        return _NO_FIT
+    if hint is float and isinstance(value, int):
+        return float(value)
+    return value if isinstance(hint, type) and isinstance(value, hint) else _NO_FIT
 
 
 def _describe(hint: Any) -> str:

@@ -181,8 +181,7 @@ def node(
     delta: Annotated[float, Option(help="The failure probability that goes with it.")],
     name: Annotated[str | None, Option(help="As others will see it. Default: the folder's.")] = None,
     epsilon_server: Annotated[
-        float | None,
-        Option(help="The most that the server itself may ever learn. Default: ten times --epsilon, 10 at least."),
+        float | None, Option(help="The most that the server may ever learn. Default: 10 times --epsilon, at least 10.")
     ] = None,
     colluders: Annotated[
         float, Option(help="Refuse runs whose noise is sized for a smaller colluding fraction.")

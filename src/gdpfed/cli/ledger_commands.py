@@ -45,11 +45,7 @@ def init(
     delta: Annotated[float | None, options.option(PlanSettings, "delta")] = None,
     other_people: Annotated[
         bool,
-        Option(
-            "--other-people",
-            help="Nobody of these clients is in another population of the ledger. Must be said where a population has "
-            "no names: names are compared.",
-        ),
+        Option("--other-people", help="Nobody of these is in another population: to be said where one has no names."),
     ] = False,
     key: Key = None,
     as_json: options.Json = False,
@@ -270,11 +266,7 @@ def join(
     source: Annotated[str, Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
     delta: Annotated[
-        float | None,
-        Option(
-            help="Failure probability for clients that state none. Default: clients ** -1.1, with those who join; the "
-            "population's own default if that is less."
-        ),
+        float | None, Option(help="For clients that state none. Default: all clients ** -1.1, or the others' if less.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

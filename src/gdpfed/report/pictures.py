@@ -185,8 +185,8 @@ def plot_audit(report: "AuditReport") -> "Figure":
             hundredths = [*bounds, *(math.ceil(100 * claim) for claim in claims)]
             for spot, height, value in zip(spots * 2, lowest + claims, hundredths, strict=True):
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
-                place = {"xytext": (9, -3), "textcoords": "offset points", "fontsize": 8, "bbox": box}
-                axis.annotate(f"{value / 100:.2f}", (spot, height), **place)
+                text, at = f"{value / 100:.2f}", (spot, height)
+                axis.annotate(text, at, xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
             if view == "release":
                 left, right = ([groups.index(row.group) + side for row in seen] for side in (-0.4, 0.4))
                 label = "the same number, held against both"

@@ -153,11 +153,12 @@ class RunFolder:
         if not self.is_finished:
             return records
         if rounds[-1] != plan.num_rounds:
-            last = f"round {plan.num_rounds} as the last of {name!r}, which is finished"
-            raise InputError(f"expected {last}, got {rounds[-1]}: records.jsonl is damaged")
+            last = f"a record of round {plan.num_rounds} in {name!r}, which is finished"
+            raise InputError(f"expected {last}, got {rounds[-1]} as the last: records.jsonl is damaged")
         planned = [group.epsilon_release for group in plan.groups]
         if not np.allclose(records[-1].epsilons, planned, rtol=1e-6, atol=0.0):
-            raise InputError(f"expected the plan's epsilons at the end of {name!r}, got others: a file was edited")
+            last = f"the last record of {name!r} to have spent what its plan says"
+            raise InputError(f"expected {last}, got other epsilons: records.jsonl or plan.toml was edited")
         return records
 
     def append_record(self, record: Record) -> None:
