@@ -28,11 +28,7 @@ def about(meaning: str, *, allowed: str = "", option: str | None = None) -> dict
 
 
 def setting(default: T, meaning: str, *, allowed: str = "", option: str | None = "") -> T:
-    """A field with a default, and what it means and may be.
-
-    Its name on the command line is ``option``: by default the field's own, with dashes; with None it is not offered
-    there.
-    """
+    """A field with a default; ``option`` names it on the command line: by default as the field, None not at all."""
     field: Any = dataclasses.field(default=default, metadata=about(meaning, allowed=allowed, option=option))
     return field  # type: ignore[no-any-return]  # as dataclasses.field: it becomes the default
 
@@ -81,21 +77,18 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in mapping:
             raise InputError(f"missing key {name!r} in {source}")
-    return cls(**{key: _value(value, hints[key], key=key, source=source) for key, value in mapping.items()})
-
-
-def _value(value: Any, hint: Any, *, key: str, source: str) -> Any:
-    """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
-    fitting = _fit(value, hint)
-    if fitting is _NO_FIT:
-        raise InputError(f"expected {key} to be {_describe(hint)}, got {value!r} in {source}")
-    return fitting
+    values = {key: _fit(value, hints[key]) for key, value in mapping.items()}
+    for key, value in values.items():
+        if value is _NO_FIT:
+            raise InputError(f"expected {key} to be {_describe(hints[key])}, got {mapping[key]!r} in {source}")
+    return cls(**values)
 
 
 _NO_FIT = object()
 
 
 def _fit(value: Any, hint: Any) -> Any:
+    """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return next((fit for fit in (_fit(value, option) for option in arguments) if fit is not _NO_FIT), _NO_FIT)
@@ -107,13 +100,11 @@ def _fit(value: Any, hint: Any) -> Any:
             return _NO_FIT
         fitted = tuple(_fit(item, arguments[0]) for item in value)
         return _NO_FIT if _NO_FIT in fitted else fitted
-    if hint is float:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _NO_FIT
-    if hint is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) else _NO_FIT
-    if isinstance(hint, type) and isinstance(value, hint):
-        return value
-    return _NO_FIT
+    if hint in (int, float) and isinstance(value, bool):
+        return _NO_FIT
+    if hint is float and isinstance(value, int):
+        return float(value)
+    return value if isinstance(hint, type) and isinstance(value, hint) else _NO_FIT
 
 
 def _describe(hint: Any) -> str:

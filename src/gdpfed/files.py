@@ -41,8 +41,7 @@ def whole_file(
 
     Its content is on the disk by then; ``durable`` says the same of its name. ``advice`` ends the message of an error.
     """
-    if path.exists() and not path.is_file():
-        raise InputError(f"expected the name of a file to write, got {str(path)!r}, which is none: choose another")
+    _check_name(path)
     part = path.with_name(path.name + ".part")
     try:
         # Not opened as it is: one that was left or put there keeps its mode, and may lead elsewhere.
@@ -70,10 +69,15 @@ def write_whole(
         file.write(content)
 
 
+def _check_name(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        what = "is a folder: add a name" if path.is_dir() else "is none: choose another"
+        raise InputError(f"expected the name of a file to write, got {str(path)!r}, which {what}")
+
+
 def check_writable(path: Path, *, folder_may_be_missing: bool = False) -> None:
     """Finds out, before the work, whether a file of this name can be written."""
-    if path.is_dir():
-        raise InputError(f"expected the name of a file to write, got {str(path)!r}, which is a folder: add a name")
+    _check_name(path)
     folder = path.parent
     if folder_may_be_missing and not folder.exists():
         folder = folder.parent

@@ -1,20 +1,27 @@
-"""`gdpfed account`: of rate, noise, rounds and epsilon, any three give the fourth."""
+"""`gdpfed account`, `verify` and `check`: what a mechanism costs, and whether what was promised before still holds."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+import typer
+from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, finite, print_json, table
+from gdpfed.cli.show import console, print_json, print_plan, say, table
+from gdpfed.planning.people import check_budgets
+from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.account import account
 from gdpfed.privacy.accountant import ADJACENCY, accountant_version
-from gdpfed.privacy.rounding import delta_up, rounded_up
+from gdpfed.privacy.rounding import delta_up, finite, rounded_up
+from gdpfed.tasks.task import load_task
 
-__all__ = ["account_command"]
+__all__ = ["account_command", "check", "verify"]
 
 # As the options call them.
 _NAMES = {"sampling_rate": "rate", "num_rounds": "rounds"}
+_BROKEN = 2
 
 
 def account_command(
@@ -66,21 +73,73 @@ def account_command(
             }
         )
         return
-    noise = mechanism.noise_multiplier
-    released = f"{rounded_up(result.epsilon_release, 6)}  against whoever sees only the released models"
-    rows = [
-        ["sampling rate", f"{mechanism.sampling_rate:.6g}"],
-        ["noise multiplier", f"{noise:.6f} (squared {noise**2:.6f})"],
-        ["rounds", f"{mechanism.num_rounds:,}"],
-        ["epsilon release", released],
-        [
-            "epsilon server, mean",
-            f"{rounded_up(server.epsilon_mean)}  after {server.mean_participations} participations",
-        ],
-        ["epsilon server, p99", f"{rounded_up(server.epsilon_p99)}  after {server.p99_participations}"],
-        ["epsilon server, most", f"{rounded_up(server.epsilon_max)}  after {server.max_participations}"],
-    ]
+    noise, released = mechanism.noise_multiplier, rounded_up(result.epsilon_release, 6)
+    rows = {
+        "sampling rate": f"{mechanism.sampling_rate:.6g}",
+        "noise multiplier": f"{noise:.6f} (squared {noise**2:.6f})",
+        "rounds": f"{mechanism.num_rounds:,}",
+        "epsilon release": f"{released}  against whoever sees only the released models",
+        "epsilon server, mean": f"{rounded_up(server.epsilon_mean)}  after {server.mean_participations} participations",
+        "epsilon server, p99": f"{rounded_up(server.epsilon_p99)}  after {server.p99_participations}",
+        "epsilon server, most": f"{rounded_up(server.epsilon_max)}  after {server.max_participations}",
+    }
     if result.participations_within is not None:
-        rows.append(["within the budget against the server", f"{result.participations_within} participations"])
+        rows["within the budget against the server"] = f"{result.participations_within} participations"
     heading = f"{computed.replace('_', '-')} computed; delta = {delta_up(delta)}, {ADJACENCY.replace('-', ' ')}, "
-    console().print(table(f"{heading}Poisson sampling, {accountant}", ["", "value"], rows, folded=["value"]))
+    console().print(table(f"{heading}Poisson sampling, {accountant}", ["", "value"], rows.items(), folded=["value"]))
+
+
+def verify(
+    plan_file: Annotated[Path, Argument(help="A plan saved by gdpfed plan --out.")],
+    budgets: Annotated[str | None, Option(help="Also check that the plan keeps these clients' budgets.")] = None,
+    delta: Annotated[float | None, Option(help="For --budgets that state none. Default: clients ** -1.1.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Recompute every epsilon of a plan from its mechanism.
+
+    Exit code 2 if a promise does not hold.
+    """
+    plan = load_plan(plan_file)
+    checked = None
+    if budgets is not None:
+        task = load_task(budgets)
+        stated = delta if delta is not None else task.settings.delta
+        check_budgets(plan, task.budgets, default_delta=stated if stated is not None else task.budgets.default_delta)
+        checked = len(task.budgets)
+    if as_json:
+        print_json({"verified": True, "clients_checked": checked, **plan_as_json(plan)})
+        return
+    print_plan(plan, title=str(plan_file))
+    suffix = f", and {checked:,} clients' budgets are kept" if checked is not None else ""
+    say(f"verified: every epsilon was computed anew{suffix}; plan {plan_hash(plan)[:16]}")
+
+
+def _harmless(text: str) -> str:
+    """For a terminal: names of files and what stands in them are not ours."""
+    return "".join(letter if letter.isprintable() else "?" for letter in os.fsencode(text).decode("utf-8", "replace"))
+
+
+def check(
+    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders, looked through to the bottom, and files.")],
+    as_json: options.Json = False,
+) -> None:
+    """After an upgrade: are ledgers, plans, runs and homes still sound?
+
+    Says which are not, and what to do. Changes nothing, and follows no links. Exit code 0: all sound; 2: a promise is
+    broken, or something is damaged.
+    """
+    from gdpfed.runs.check import check_paths
+
+    findings = list(check_paths(paths))
+    num_broken = sum(not finding.is_sound for finding in findings)
+    if as_json:
+        print_json({"sound": not num_broken, "findings": [finding.mapping() for finding in findings]})
+    else:
+        for finding in findings:
+            say(f"{_harmless(str(finding.path))} ({finding.kind}): {'sound' if finding.is_sound else 'NOT SOUND'}")
+            for kind, texts in (("problem", finding.problems), ("note", finding.notes)):
+                say(*(f"  {kind}: {_harmless(' '.join(text.split()))}" for text in texts))
+        checked = f"{len(findings)} checked, {num_broken} not sound"
+        say(checked if findings else "no ledgers, plans, runs or homes there")
+    if num_broken:
+        raise typer.Exit(_BROKEN)

@@ -9,8 +9,7 @@ import typer
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.options import Workforce
-from gdpfed.cli.show import console, print_json, rounded_up, say, table
+from gdpfed.cli.show import console, rounded_up, say, table, tell
 from gdpfed.config import parse_toml, read_toml
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
@@ -47,23 +46,15 @@ def audit(
         int | None, Option(help=f"For each group. Default: {_CANARIES}, with --train {_TRAINED_CANARIES}.")
     ] = None,
     seed: options.Seed = 1,
-    alpha: Annotated[
-        float, Option(help="Probability that the report is wrong about a plan that keeps its word.")
-    ] = 1e-3,
-    group: Annotated[
-        str | None, Option(help="Only this group ('group 1'). Default: all; with --train the laxest.")
-    ] = None,
-    mechanism: Annotated[
-        str, Option(help="'float' (the simulator's), 'integer' (the secure sum's) or 'both'.")
-    ] = "both",
-    dropout: Annotated[
-        float, Option(help="Integer sums: the probability that a client vanishes during a round.")
-    ] = 0.1,
+    alpha: Annotated[float, Option(help="Probability that a plan that keeps its word is contradicted.")] = 1e-3,
+    group: Annotated[str | None, Option(help="This group only ('group 1'). Default: all; --train: the laxest.")] = None,
+    mechanism: Annotated[str, Option(help="'float' (the simulator's), 'integer' (secure sums') or 'both'.")] = "both",
+    dropout: Annotated[float, Option(help="Integer sums: the probability that a client vanishes in a round.")] = 0.1,
     colluders: Annotated[float, Option(help="Integer sums: the part of each cohort that tells the server all.")] = 0.1,
     controls: Annotated[bool, Option(help="Also audit known mistakes, which have to be flagged.")] = True,
     plot: Annotated[Path | None, Option(help="Draw claims and lower bounds (.png, .svg, .pdf).")] = None,
-    workers: Annotated[int | None, options.option(Workforce, "workers")] = None,
-    data_dir: Annotated[Path | None, options.option(Workforce, "data_dir")] = None,
+    workers: Annotated[int | None, options.option(options.Workforce, "workers")] = None,
+    data_dir: Annotated[Path | None, options.option(options.Workforce, "data_dir")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Try to break a plan's promises, with canary clients on the real path.
@@ -77,7 +68,7 @@ def audit(
     from gdpfed.audit.canaries import MECHANISMS
     from gdpfed.audit.in_training import audit_training
 
-    workforce = Workforce(workers=workers, data_dir=data_dir)
+    workforce = options.Workforce(workers=workers, data_dir=data_dir)
     task, plan, title = _planned(source, asked)
     audited = None if group is None else index_of_group(plan, group)
     report: AuditReport | TrainingAudit
@@ -124,13 +115,11 @@ def audit(
         content = {**report.as_json(), "picture": picture}
         if not as_json:
             _show(report, title, picture)
-    if as_json:
-        print_json(content)
-    elif report.contradicted:
-        confidence = 100 * (1 - report.alpha)
-        say(f"CONTRADICTED: a lower bound exceeds its claim, the plan is not kept (confidence {confidence:g} %)")
-    else:
-        say("nothing contradicts the claims; an audit can refute a promise, never prove it")
+    verdict = "nothing contradicts the claims; an audit can refute a promise, never prove it"
+    if report.contradicted:
+        confidence = f"(confidence {100 * (1 - report.alpha):g} %)"
+        verdict = f"CONTRADICTED: a lower bound exceeds its claim, the plan is not kept {confidence}"
+    tell(as_json, content, verdict)
     if report.contradicted:
         raise typer.Exit(_CONTRADICTED)
 
@@ -154,16 +143,16 @@ def _doing(what: str) -> None:
         sys.stderr.flush()
 
 
-def _down(value: float, digits: int = 2) -> str:
+def _down(value: float) -> str:
     """A lower bound, never overstated."""
-    scale = 10**digits
-    return f"{int(value * scale) / scale:.{digits}f}"
+    return f"{int(value * 100) / 100:.2f}"
 
 
 def _noise(fraction: float | None) -> str:
     return "any" if fraction is None else f"{100 * fraction:.0f} %"
 
 
+_VERDICT = {True: "FALSE", False: "stands"}
 _FOUND = ["claim", "at least", "curve", "at least", "noise at most"]
 _VIEWS = {
     "release": "sees the sums",
@@ -190,18 +179,11 @@ def _bounds(finding: "CanaryFinding | OneRunFinding | None") -> str:
 
 def _show(report: "AuditReport", title: str, picture: str | None) -> None:
     _doing("")
-    rows = [
-        [
-            row.group,
-            row.mechanism,
-            _VIEWS[row.view],
-            *_cells(row.finding, row.view),
-            _bounds(row.tight),
-            "" if row.visible_noise is None else _noise(row.visible_noise),
-            "FALSE" if row.finding.contradicts else "stands",
-        ]
-        for row in report.rows
-    ]
+    rows = []
+    for row in report.rows:
+        shows = "" if row.visible_noise is None else _noise(row.visible_noise)
+        found = [*_cells(row.finding, row.view), _bounds(row.tight), shows, _VERDICT[row.finding.contradicts]]
+        rows.append([row.group, row.mechanism, _VIEWS[row.view], *found])
     heading = (
         f"{title}: {report.method}, {report.num_rounds} rounds, {report.num_canaries:,} canaries a group; integer "
         f"sums with dropout {report.dropout:g}, colluders {report.colluders:g}"
@@ -217,15 +199,10 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
         f"{report.seconds:.0f} s",
     )
     if report.controls:
-        rows = [
-            [
-                control.name,
-                _VIEWS[control.view],
-                *_cells(control.finding, control.view),
-                "flagged" if control.flagged else "NOT SEEN",
-            ]
-            for control in report.controls
-        ]
+        rows = []
+        for control in report.controls:
+            seen = "flagged" if control.flagged else "NOT SEEN"
+            rows.append([control.name, _VIEWS[control.view], *_cells(control.finding, control.view), seen])
         heading = f"Known mistakes, in {report.controls[0].group}"
         console().print(table(heading, ["mistake", "seen by", *_FOUND, ""], rows))
         if not report.is_sighted:
@@ -236,16 +213,11 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
 
 def _show_training(report: "TrainingAudit") -> None:
     _doing("")
-    rows = [
-        [
-            _VIEWS[view],
-            *_cells(finding, view),
-            f"{finding.num_right} of {finding.num_guesses}",
-            _bounds(report.tight[view]),
-            "FALSE" if finding.contradicts else "stands",
-        ]
-        for view, finding in report.findings.items()
-    ]
+    rows = []
+    for view, finding in report.findings.items():
+        guesses = f"{finding.num_right} of {finding.num_guesses}"
+        found = [*_cells(finding, view), guesses, _bounds(report.tight[view]), _VERDICT[finding.contradicts]]
+        rows.append([_VIEWS[view], *found])
     heading = (
         f"{report.title}: {report.method}, one training of {report.num_rounds} rounds, {report.num_canaries:,} "
         f"canaries ({report.num_inside} inside) in {report.group}"

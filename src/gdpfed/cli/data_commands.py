@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBar
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, print_json, say, table, tell
+from gdpfed.cli.show import console, print_json, print_table, say, table, tell
 from gdpfed.errors import InputError
 from gdpfed.tasks.catalogue import CATALOGUE, Source, source_of
 from gdpfed.tasks.downloads import Progress
@@ -35,8 +35,7 @@ Name = Annotated[str, Argument(help="Data set: " + ", ".join(CATALOGUE) + ".")]
 
 def _copies(source: Source, data_dir: Path | None) -> list[Found]:
     """Every complete set of files nearby, the one in use first."""
-    looked = [find(source, place) for place in places(source, data_dir=data_dir)]
-    return [copy for copy in looked if copy is not None]
+    return [copy for place in places(source, data_dir=data_dir) if (copy := find(source, place)) is not None]
 
 
 def _where(kind: str, folder: object) -> str:
@@ -55,19 +54,17 @@ def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
     if as_json:
         print_json(sets)
         return
-    rows = [
-        [
-            each["name"],
-            f"{each['num_train']:,}",
-            f"{each['num_test']:,}",
-            each["title"],
-            each["licence"],
-            _where(each["place"], each["folder"]) if each["place"] else f"no: gdpfed data get {each['name']}",
-        ]
-        for each in sets
-    ]
-    folded = ["what it is", "licence", "here"]
-    console().print(table("Data sets", ["name", "train", "test", *folded], rows, folded=folded))
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "name": lambda each: each["name"],
+        "train": lambda each: f"{each['num_train']:,}",
+        "test": lambda each: f"{each['num_test']:,}",
+        "what it is": lambda each: each["title"],
+        "licence": lambda each: each["licence"],
+        "here": lambda each: (
+            _where(each["place"], each["folder"]) if each["place"] else f"no: gdpfed data get {each['name']}"
+        ),
+    }
+    print_table("Data sets", columns, sets, folded=["what it is", "licence", "here"])
 
 
 @data_app.command("get")

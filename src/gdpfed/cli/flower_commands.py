@@ -41,12 +41,8 @@ def up(
     rounds: Annotated[int, options.option(PlanSettings, "num_rounds")] = 3,
     method: Annotated[str, options.option(PlanSettings, "method")] = "gdpfed+",
     participation: Annotated[float, options.option(PlanSettings, "participation")] = 0.5,
-    app: Annotated[
-        Path | None, Option(help="A project of gdpfed flower new. Default: a new one in the folder.")
-    ] = None,
-    folder: Annotated[
-        Path | None, Option("--dir", help="Where everything goes. Default: a new temporary folder, kept.")
-    ] = None,
+    app: Annotated[Path | None, Option(help="A project of gdpfed flower new. Default: a new one in --dir.")] = None,
+    folder: Annotated[Path | None, Option("--dir", help="Where all goes. Default: a temporary folder, kept.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Try it on this machine: SuperLink and SuperNodes with TLS and keys, a training, and everything down again."""
@@ -159,9 +155,7 @@ def gate(
 @flower_app.command("certificate")
 def certificate(
     home: Home,
-    host: Annotated[
-        list[str] | None, Option(help="Make a new certificate for these hosts, by the same authority.")
-    ] = None,
+    host: Annotated[list[str] | None, Option(help="A new certificate for these hosts, by the same authority.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """How long the server's certificate holds, or, with --host, a new one."""
@@ -187,16 +181,13 @@ def node(
     delta: Annotated[float, Option(help="The failure probability that goes with it.")],
     name: Annotated[str | None, Option(help="As others will see it. Default: the folder's.")] = None,
     epsilon_server: Annotated[
-        float | None,
-        Option(help="The most that the server itself may ever learn. Default: ten times --epsilon, 10 at least."),
+        float | None, Option(help="The most that the server may ever learn. Default: 10 times --epsilon, at least 10.")
     ] = None,
     colluders: Annotated[
         float, Option(help="Refuse runs whose noise is sized for a smaller colluding fraction.")
     ] = COLLUDING_FRACTION,
     complete_up_to: Annotated[int, options.option(DeploymentSettings, "complete_up_to")] = COMPLETE_UP_TO,
-    superlink: Annotated[
-        str, Option(help="HOST:PORT of the operator's SuperLink, for the command to print.")
-    ] = f"HOST:{_PORT}",
+    superlink: Annotated[str, Option(help="HOST:PORT of the operator's SuperLink, to be printed.")] = f"HOST:{_PORT}",
     as_json: options.Json = False,
 ) -> None:
     """Make a node's home: its own budget, identity, and key; and what the operator needs of it."""
@@ -299,9 +290,7 @@ def give_up_run(home: Home, as_json: options.Json = False) -> None:
 def pin_enrolment(
     home: NodeHomePath,
     enrolment: Annotated[Path, Argument(help="The enrolment.json that the operator sent.")],
-    expect: Annotated[
-        str | None, Option("--hash", help="The hash that the operator told; refused if it is another.")
-    ] = None,
+    expect: Annotated[str | None, Option("--hash", help="The hash that the operator told; another is refused.")] = None,
     renew: Annotated[bool, Option("--renew", help="Pin another list or server than before.")] = False,
     as_json: options.Json = False,
 ) -> None:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gdpfed.cli.show import console, rounded_up
-from gdpfed.flower.operate.progress import RunProgress
+from gdpfed.cli.show import console, rounded_up, table
+from gdpfed.flower.operate.progress import GroupProgress, RunProgress
 from gdpfed.flower.operate.up import Watcher
 from gdpfed.planning.plan import Plan
 
@@ -67,28 +67,19 @@ def _plain(plan: Plan) -> Watcher:
 def _live(plan: Plan) -> Iterator[Watcher]:
     from rich.console import Group as Stack
     from rich.live import Live
-    from rich.table import Table
     from rich.text import Text
 
     def picture(progress: RunProgress) -> Stack:
-        groups = Table(title=None)
-        for column in ("group", "clients", "budget", "epsilon (release)", "released", "tried again"):
-            groups.add_column(column, justify="right", no_wrap=True)
+        rows = []
         for number, group in enumerate(plan.groups):
-            state = progress.groups.get(number)
-            spent = None if state is None else state.epsilon
-            groups.add_row(
-                group.name,
-                str(group.num_clients),
-                f"{group.epsilon:g}",
-                "-" if spent is None else rounded_up(spent, 3),
-                str(state.released if state else 0),
-                str(state.aborted if state else 0),
-            )
-        who = " ".join(progress.answered)
-        lines = [line(progress, plan), f"answered: {who}" if who else ""]
-        lines.append(result(progress) if progress.rounds_done else "")
-        return Stack(*(Text(text) for text in lines), groups)
+            state = progress.groups.get(number, GroupProgress())
+            spent = "-" if state.epsilon is None else rounded_up(state.epsilon, 3)
+            planned = [group.name, str(group.num_clients), f"{group.epsilon:g}"]
+            rows.append([*planned, spent, str(state.released), str(state.aborted)])
+        columns = ["group", "clients", "budget", "epsilon (release)", "released", "tried again"]
+        who = "answered: " + " ".join(progress.answered) if progress.answered else ""
+        lines = [line(progress, plan), who, result(progress) if progress.rounds_done else ""]
+        return Stack(*map(Text, lines), table("", columns, rows))
 
     with Live(picture(RunProgress()), console=console(), refresh_per_second=4) as live:
         yield lambda progress: live.update(picture(progress))

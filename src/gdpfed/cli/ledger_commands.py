@@ -1,6 +1,7 @@
 """`gdpfed ledger`: who allowed what, what was spent, and whether the book is true."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,18 +9,18 @@ import typer
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, finite, print_json, rounded_up, say, table, tell
+from gdpfed.cli.show import print_json, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
 from gdpfed.ledger import export as exporting
 from gdpfed.ledger import receipts
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import as_json as plain
-from gdpfed.ledger.population import Population
-from gdpfed.ledger.status import client_statuses, run_history, run_status
+from gdpfed.ledger.status import ChargedRound, ClientStatus, GroupStatus, client_statuses, run_history, run_status
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.privacy.rounding import allowance, delta_up
+from gdpfed.privacy.rounding import allowance, delta_up, finite
+from gdpfed.runs.ledgered import population_of
 from gdpfed.tasks.task import load_task
 
 __all__ = ["ledger_app"]
@@ -36,13 +37,6 @@ InPopulation = Annotated[str | None, Option("--population", help="Default: the o
 Clients = Annotated[list[str], Argument(help="Clients, by name (or by number, if they have no names).")]
 
 
-def _population(ledger: Ledger, name: str | None) -> Population:
-    names = list(ledger.state.populations)
-    if name is None and len(names) != 1:
-        raise InputError(f"expected --population, one of {', '.join(names) or 'none'}: the ledger has {len(names)}")
-    return ledger.state.population(name or names[0])
-
-
 @ledger_app.command("init")
 def init(
     path: Path_,
@@ -51,11 +45,7 @@ def init(
     delta: Annotated[float | None, options.option(PlanSettings, "delta")] = None,
     other_people: Annotated[
         bool,
-        Option(
-            "--other-people",
-            help="Nobody of these clients is in another population of the ledger. Must be said where a population has "
-            "no names: names are compared.",
-        ),
+        Option("--other-people", help="Nobody of these is in another population: to be said where one has no names."),
     ] = False,
     key: Key = None,
     as_json: options.Json = False,
@@ -105,29 +95,24 @@ def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
             f"{one['population']}: {one['clients']:,} clients ({one['left']:,} left), budgets from epsilon "
             f"{allowance(one['epsilon_min'])} to {allowance(one['epsilon_max'])}, {one['classes']} distinct pasts"
         )
-    columns = ["run", "group", "clients", "budget", "delta", "promised", "release", "server mean", "p99", "most"]
-    columns += ["took part", "charged", "published", "lost", "left"]
-    rows = [
-        [
-            part.run if part.is_open else f"{part.run} (closed)",
-            part.group,
-            f"{part.num_clients:,}",
-            allowance(part.epsilon),
-            delta_up(part.delta, 2) if part.delta else "",
-            rounded_up(part.promised),
-            rounded_up(part.spent_release),
-            rounded_up(part.spent_server_mean, 2),
-            rounded_up(part.spent_server_p99, 2),
-            rounded_up(part.spent_server_max, 2),
-            f"{part.most_participations}/{part.max_participations or 'any'}",
-            f"{part.charged}/{part.num_rounds}",
-            str(part.published),
-            str(part.lost),
-            str(part.rounds_left),
-        ]
-        for part in parts
-    ]
-    console().print(table("Epsilon of each group's worst client, over all runs", columns, rows))
+    columns: dict[str, Callable[[GroupStatus], str]] = {
+        "run": lambda part: part.run if part.is_open else f"{part.run} (closed)",
+        "group": lambda part: part.group,
+        "clients": lambda part: f"{part.num_clients:,}",
+        "budget": lambda part: allowance(part.epsilon),
+        "delta": lambda part: delta_up(part.delta, 2) if part.delta else "",
+        "promised": lambda part: rounded_up(part.promised),
+        "release": lambda part: rounded_up(part.spent_release),
+        "server mean": lambda part: rounded_up(part.spent_server_mean, 2),
+        "p99": lambda part: rounded_up(part.spent_server_p99, 2),
+        "most": lambda part: rounded_up(part.spent_server_max, 2),
+        "took part": lambda part: f"{part.most_participations}/{part.max_participations or 'any'}",
+        "charged": lambda part: f"{part.charged}/{part.num_rounds}",
+        "published": lambda part: str(part.published),
+        "lost": lambda part: str(part.lost),
+        "left": lambda part: str(part.rounds_left),
+    }
+    print_table("Epsilon of each group's worst client, over all runs", columns, parts)
     say(
         "release: against whoever sees only the released models; server: against the server, by participations so far; "
         "promised: release, with the rounds that open runs hold; lost: charged, never published; left: rounds"
@@ -144,26 +129,22 @@ def clients(
 ) -> None:
     """Budget and spend of single clients; of those that spent the largest part of their budget, unless named."""
     ledger = Ledger.read(path)
-    chosen = _population(ledger, population)
+    chosen = population_of(ledger, population)
     listed = list(client_statuses(ledger.state, chosen, chosen.indices(names) if names else None))
     if not names:
         listed = sorted(listed, key=lambda one: -one.spent_release / one.epsilon)[: max(worst, 0)]
     if as_json:
         print_json([plain(one) for one in listed])
         return
-    rows = [
-        [
-            one.client + (" (left)" if one.has_left else ""),
-            allowance(one.epsilon),
-            delta_up(one.delta, 2),
-            rounded_up(one.spent_release),
-            rounded_up(one.spent_server),
-            str(one.participations),
-        ]
-        for one in listed
-    ]
-    columns = ["client", "budget", "delta", "release", "server", "participations"]
-    console().print(table(f"Clients of {chosen.name}: epsilon over all runs", columns, rows))
+    columns: dict[str, Callable[[ClientStatus], str]] = {
+        "client": lambda one: one.client + (" (left)" if one.has_left else ""),
+        "budget": lambda one: allowance(one.epsilon),
+        "delta": lambda one: delta_up(one.delta, 2),
+        "release": lambda one: rounded_up(one.spent_release),
+        "server": lambda one: rounded_up(one.spent_server),
+        "participations": lambda one: str(one.participations),
+    }
+    print_table(f"Clients of {chosen.name}: epsilon over all runs", columns, listed)
 
 
 @ledger_app.command("history")
@@ -181,21 +162,17 @@ def history(
     if as_json:
         print_json([plain(charge) for charge in charges])
         return
-    rows = [
-        [
-            charge.run,
-            charge.group,
-            str(charge.round_number),
-            str(charge.attempt),
-            charge.state,
-            (charge.content_hash or "")[:12],
-            "" if charge.epsilon_release is None else rounded_up(charge.epsilon_release),
-            "" if charge.epsilon_server is None else rounded_up(charge.epsilon_server, 2),
-        ]
-        for charge in charges
-    ]
-    columns = ["run", "group", "round", "attempt", "state", "content", "release", "server"]
-    console().print(table("Charges, and the epsilon of each group's worst client by then", columns, rows))
+    columns: dict[str, Callable[[ChargedRound], str]] = {
+        "run": lambda charge: charge.run,
+        "group": lambda charge: charge.group,
+        "round": lambda charge: str(charge.round_number),
+        "attempt": lambda charge: str(charge.attempt),
+        "state": lambda charge: charge.state,
+        "content": lambda charge: (charge.content_hash or "")[:12],
+        "release": lambda charge: "" if charge.epsilon_release is None else rounded_up(charge.epsilon_release),
+        "server": lambda charge: "" if charge.epsilon_server is None else rounded_up(charge.epsilon_server, 2),
+    }
+    print_table("Charges, and the epsilon of each group's worst client by then", columns, charges)
 
 
 @ledger_app.command("verify")
@@ -274,7 +251,7 @@ def receipt(
     if client is None:
         raise InputError("expected the name of a client: gdpfed ledger receipt LEDGER CLIENT")
     ledger = Ledger.read(path, key_file=key)
-    signed = receipts.receipt(ledger, _population(ledger, population).name, client)
+    signed = receipts.receipt(ledger, population_of(ledger, population).name, client)
     if out is not None:
         write_whole(out, (json.dumps(signed, indent=2) + "\n").encode(), private=True)
     if out is None or as_json:
@@ -289,17 +266,13 @@ def join(
     source: Annotated[str, Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
     delta: Annotated[
-        float | None,
-        Option(
-            help="Failure probability for clients that state none. Default: clients ** -1.1, with those who join; the "
-            "population's own default if that is less."
-        ),
+        float | None, Option(help="For clients that state none. Default: all clients ** -1.1, or the others' if less.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Let new clients join a population; none that this or another population of the ledger has, or had."""
     with Ledger.open(path) as ledger:
-        chosen = _population(ledger, population)
+        chosen = population_of(ledger, population)
         joined = len(ledger.join(chosen.name, load_task(source).budgets, default_delta=delta))
         content = {"population": chosen.name, "joined": joined, "clients": len(chosen)}
     tell(as_json, content, f"{chosen.name}: {joined:,} clients joined, {content['clients']:,} in all")
@@ -309,7 +282,7 @@ def join(
 def leave(path: Path_, names: Clients, population: InPopulation = None, as_json: options.Json = False) -> None:
     """Let clients leave: they take no further part, what they spent stands."""
     with Ledger.open(path) as ledger:
-        chosen = _population(ledger, population)
+        chosen = population_of(ledger, population)
         ledger.leave(chosen.name, names)
     tell(as_json, {"population": chosen.name, "left": names}, f"{chosen.name}: {len(names)} clients left")
 
@@ -327,7 +300,7 @@ def tighten(
     if epsilon is None and delta is None:
         raise InputError("expected --epsilon or --delta: what the clients allow from now on")
     with Ledger.open(path) as ledger:
-        chosen = _population(ledger, population)
+        chosen = population_of(ledger, population)
         ledger.tighten(chosen.name, names, epsilon=epsilon, delta=delta)
     content = {"population": chosen.name, "tightened": names, "epsilon": epsilon, "delta": delta}
     tell(as_json, content, f"{chosen.name}: {len(names)} budgets tightened")

@@ -1,8 +1,9 @@
-"""`gdpfed plan`, `gdpfed plan compare` and `gdpfed verify`."""
+"""`gdpfed plan` and `gdpfed plan compare`."""
 
 import csv
 import dataclasses
 import io
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,21 +13,19 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gdpfed.cli import options
-from gdpfed.cli.recommendation import print_recommendation, recommendation_as_json
-from gdpfed.cli.show import print_comparison, print_json, print_plan, say
+from gdpfed.cli.show import print_comparison, print_json, print_plan, print_table, say
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
 from gdpfed.planning.methods import check_method, make_plan
-from gdpfed.planning.people import assign, check_budgets
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash, save_plan
-from gdpfed.planning.recommend import recommend
+from gdpfed.planning.plan_file import plan_as_json, save_plan
+from gdpfed.planning.recommend import Candidate, Recommendation, recommend
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
-from gdpfed.tasks.task import load_task
 
-__all__ = ["plan_app", "verify"]
+__all__ = ["plan_app"]
 
 _DEFAULT_COMPARED = "dp-fedavg,gdpfed,gdpfed-opc,gdpfed+,pfa,idp-fedavg,idp-scale,pooled"
 
@@ -59,10 +58,7 @@ def of(
     no_cache: Annotated[bool, Option("--no-cache", help="Compute everything anew.")] = False,
     objective: Annotated[
         bool,
-        Option(
-            "--objective",
-            help="Recommend: the method and settings with the largest predicted signal-to-noise, and why.",
-        ),
+        Option("--objective", help="Recommend the method and settings of most predicted signal-to-noise, and why."),
     ] = False,
     model_size: Annotated[int, Option(help="With --objective: how many parameters the model has.")] = 20_000,
     as_json: options.Json = False,
@@ -81,10 +77,10 @@ def of(
     if assignment is not None:
         _save_assignment(plan, task.budgets, assignment)
     if as_json:
-        print_json({**plan_as_json(plan), **({"recommendation": recommendation_as_json(advice)} if advice else {})})
+        print_json(plan_as_json(plan) | ({"recommendation": _recommendation_as_json(advice)} if advice else {}))
         return
     if advice is not None:
-        print_recommendation(advice, title=task.title)
+        _print_recommendation(advice, title=task.title)
     print_plan(plan, title=task.title)
     if out is not None:
         say(f"saved to {out}; check it with: gdpfed verify {out}")
@@ -95,6 +91,48 @@ def _save_assignment(plan: Plan, budgets: Budgets, path: Path) -> None:
     rows = ((budgets.label(client), plan.groups[group].name) for client, group in enumerate(assign(plan, budgets)))
     csv.writer(text).writerows([("client", "group"), *rows])
     write_whole(path, text.getvalue().encode())
+
+
+_PREDICTED = ("signal_to_noise", "of_a_round", "of_all_rounds", "smallest_rate")
+_CANDIDATES: dict[str, Callable[[Candidate], str]] = {
+    "plan": lambda one: one.label,
+    "rounds": lambda one: f"{one.plan.num_rounds}",
+    "participation": lambda one: f"{100 * one.plan.participation:.3g} %",
+    "signal/noise": lambda one: f"{one.signal_to_noise:.1f}",
+    "of a round": lambda one: f"{one.of_a_round:.3f}",
+    "of all rounds": lambda one: f"{one.of_all_rounds:.2f}",
+    "smallest rate": lambda one: f"{one.smallest_rate:.2f}",
+}
+
+
+def _print_recommendation(advice: Recommendation, *, title: str) -> None:
+    """The candidates, best first, the reasons, and how to ask for the plan by name."""
+    heading = f"{title}: predicted for {advice.best.num_params:,} parameters, recommended first"
+    print_table(heading, _CANDIDATES, (advice.best, *advice.others))
+    print_table("The recommended plan under other limits", _CANDIDATES, advice.elsewhere)
+    say(*(f"- {reason}" for reason in advice.reasons), f"the same plan by name: {_options(advice)}\n")
+
+
+def _options(advice: Recommendation) -> str:
+    settings = advice.settings
+    changed = [name for name in ("fairness_floor", "server_learning_rate", "averaging") if name in settings.changed()]
+    words = [f"--{name.replace('_', '-')} {getattr(settings, name):g}" for name in changed]
+    return " ".join([f"--method {settings.method}", *words])
+
+
+def _recommendation_as_json(advice: Recommendation) -> dict[str, Any]:
+    def plain(one: Candidate) -> dict[str, Any]:
+        asked = {"plan": one.label, "num_rounds": one.plan.num_rounds, "participation": one.plan.participation}
+        return asked | {name: getattr(one, name) for name in _PREDICTED}
+
+    return {
+        "model_size": advice.best.num_params,
+        "options": _options(advice),
+        "recommended": plain(advice.best),
+        "others": list(map(plain, advice.others)),
+        "elsewhere": list(map(plain, advice.elsewhere)),
+        "reasons": list(advice.reasons),
+    }
 
 
 @plan_app.command()
@@ -135,32 +173,3 @@ def compare(
         print_json({source: [plan_as_json(plan) for plan in plans] for source, plans in compared.items()})
     elif plot is not None:
         say(f"picture: {plot}")
-
-
-def verify(
-    plan_file: Annotated[Path, Argument(help="A plan saved by gdpfed plan --out.")],
-    budgets: Annotated[
-        str | None, Option(help="Also check that the plan keeps each of these clients' budgets.")
-    ] = None,
-    delta: Annotated[
-        float | None, Option(help="With --budgets: for clients that state none. Default: clients ** -1.1.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Recompute every epsilon of a plan from its mechanism.
-
-    Exit code 2 if a promise does not hold.
-    """
-    plan = load_plan(plan_file)
-    checked = None
-    if budgets is not None:
-        task = load_task(budgets)
-        stated = delta if delta is not None else task.settings.delta
-        check_budgets(plan, task.budgets, default_delta=stated if stated is not None else task.budgets.default_delta)
-        checked = len(task.budgets)
-    if as_json:
-        print_json({"verified": True, "clients_checked": checked, **plan_as_json(plan)})
-        return
-    print_plan(plan, title=str(plan_file))
-    suffix = f", and {checked:,} clients' budgets are kept" if checked is not None else ""
-    say(f"verified: every epsilon was computed anew{suffix}; plan {plan_hash(plan)[:16]}")

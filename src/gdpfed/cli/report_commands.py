@@ -21,9 +21,7 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 def report_runs(
     runs: Runs,
-    out: Annotated[
-        Path | None, Option("--out", "-o", help="File to write: .html (default: report.html), .md or .json.")
-    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="File: .html, .md or .json. Default: report.html.")] = None,
     as_markdown: Annotated[bool, Option("--md", help="Markdown; printed unless --out names a file.")] = False,
     as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
@@ -58,10 +56,8 @@ def _kind(out: Path | None, *, as_markdown: bool, as_json: bool) -> str:
     if as_markdown and as_json:
         raise InputError("expected --md or --json, got both: call it twice")
     asked = "md" if as_markdown else "json" if as_json else None
-    if out is None:
-        return asked or "html"
-    named = _SUFFIXES.get(out.suffix.lower())
-    if named is None and asked is None:
+    named = None if out is None else _SUFFIXES.get(out.suffix.lower())
+    if out is not None and named is None and asked is None:
         raise InputError(f"expected a file that ends in .html, .md or .json, got {str(out)!r}: add the ending")
     if named is not None and asked is not None and named != asked:
         raise InputError(f"expected one format, got --{asked} and {str(out)!r}: leave one out")

@@ -5,10 +5,9 @@ what it prints.
 """
 
 import json
-import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +17,11 @@ from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import ADJACENCY
 from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
 
-__all__ = ["console", "finite", "print_comparison", "print_json", "print_plan", "rounded_up", "say", "table", "tell"]
+__all__ = [
+    "console", "print_comparison", "print_json", "print_plan", "print_table", "rounded_up", "say", "table", "tell",
+]  # fmt: skip
+
+_T = TypeVar("_T")
 
 # A plan's table needs this much; on a narrower terminal it is shown in two parts.
 _WIDE = 128
@@ -33,11 +36,6 @@ def console() -> Console:
 def print_json(content: Any) -> None:
     """One JSON document on standard output."""
     sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity: no bound is null."""
-    return None if math.isinf(value) else value
 
 
 def say(*lines: object) -> None:
@@ -66,57 +64,60 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     return drawn
 
 
-def _group_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    columns = ["group", "clients", "budget", "rate %", "cohort", "noise x", "squared", "keep", "weight"]
-    columns += ["eps release", "server mean", "p99", "most", "waste"]
-    rows = []
-    for group in plan.groups:
-        view = plan.server_view(group)
-        rows.append(
-            [
-                group.name,
-                f"{group.num_clients:,}",
-                f"{group.epsilon:g}" if group.is_private else "none",
-                f"{100 * group.sampling_rate:.3f}",
-                f"{group.expected_cohort:.2f}",
-                f"{group.noise_multiplier:.4f}",
-                f"{group.noise_multiplier**2:.4f}",
-                f"{group.keep_fraction:.4g}",
-                f"{group.weight:.2e}",
-                rounded_up(group.epsilon_release),
-                rounded_up(view.epsilon_mean, 2),
-                rounded_up(view.epsilon_p99, 2),
-                rounded_up(group.epsilon_server, 2),
-                f"{group.mean_waste:.3g}/{group.max_waste:.3g}",
-            ]
-        )
-    return columns, rows
+def print_table(
+    title: str, columns: Mapping[str, Callable[[_T], str]], rows: Iterable[_T], *, folded: Collection[str] = ()
+) -> None:
+    """A `table` on standard output, by what each column says of a row."""
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    console().print(table(title, list(columns), cells, folded=folded))
+
+
+_MECHANISM: dict[str, Callable[[Group], str]] = {
+    "group": lambda group: group.name,
+    "clients": lambda group: f"{group.num_clients:,}",
+    "budget": lambda group: f"{group.epsilon:g}" if group.is_private else "none",
+    "rate %": lambda group: f"{100 * group.sampling_rate:.3f}",
+    "cohort": lambda group: f"{group.expected_cohort:.2f}",
+    "noise x": lambda group: f"{group.noise_multiplier:.4f}",
+    "squared": lambda group: f"{group.noise_multiplier**2:.4f}",
+    "keep": lambda group: f"{group.keep_fraction:.4g}",
+}
 
 
 def print_plan(plan: Plan, *, title: str) -> None:
     """A plan: its mechanism, what it costs against whom, and what to know before trusting it."""
-    out = console()
-    columns, rows = _group_rows(plan)
+    costs: dict[str, Callable[[Group], str]] = {
+        "weight": lambda group: f"{group.weight:.2e}",
+        "eps release": lambda group: rounded_up(group.epsilon_release),
+        "server mean": lambda group: rounded_up(plan.server_view(group).epsilon_mean, 2),
+        "p99": lambda group: rounded_up(plan.server_view(group).epsilon_p99, 2),
+        "most": lambda group: rounded_up(group.epsilon_server, 2),
+        "waste": lambda group: f"{group.mean_waste:.3g}/{group.max_waste:.3g}",
+    }
     heading = f"{title}: {plan.method}, {plan.num_rounds} rounds, {plan.num_clients:,} clients, {plan.release} sums"
-    if out.width >= _WIDE:
-        out.print(table(heading, columns, rows))
+    if console().width >= _WIDE:
+        print_table(heading, _MECHANISM | costs, plan.groups)
     else:
-        out.print(heading, soft_wrap=True)
-        out.print(table("the mechanism", columns[:8], [row[:8] for row in rows]))
-        out.print(table("what it costs", columns[:1] + columns[8:], [row[:1] + row[8:] for row in rows]))
-    out.print(_footnotes(plan), soft_wrap=True)
+        say(heading)
+        print_table("the mechanism", _MECHANISM, plan.groups)
+        print_table("what it costs", {"group": _MECHANISM["group"], **costs}, plan.groups)
+    say(*_footnotes(plan))
 
 
-def _footnotes(plan: Plan) -> str:
+def _footnotes(plan: Plan) -> list[str]:
     lines = []
     if plan.is_private:
-        delta = _deltas(plan.groups)
+        views = [(group.name, plan.server_view(group)) for group in plan.groups]
+        participations = "; ".join(
+            f"{name}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
+            for name, view in views
+        )
         lines += [
-            f"epsilons at delta = {delta}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, {plan.accountant} "
-            f"({plan.accountant_version})",
+            f"epsilons at delta = {_deltas(plan.groups)}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, "
+            f"{plan.accountant} ({plan.accountant_version})",
             "eps release: against whoever sees only the released models",
             "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
-            f"largest number of participations ({'; '.join(_participations(plan))})",
+            f"largest number of participations ({participations})",
         ]
         if plan.system_guarantee is not None:
             lines.append(f"system: {_guarantee(plan.system_guarantee)}")
@@ -129,9 +130,7 @@ def _footnotes(plan: Plan) -> str:
         )
     else:
         lines.append("no privacy: no clipping, no noise")
-    lines += [f"note: {note}" for note in _notes(plan)]
-    lines.append(f"plan {plan_hash(plan)}")
-    return "\n".join(lines)
+    return [*lines, *(f"note: {note}" for note in _notes(plan)), f"plan {plan_hash(plan)}"]
 
 
 def _deltas(groups: Iterable[Group]) -> str:
@@ -140,14 +139,6 @@ def _deltas(groups: Iterable[Group]) -> str:
     if len({group.delta for group in listed}) == 1:
         return delta_up(listed[0].delta, 4)
     return ", ".join(dict.fromkeys(f"{delta_up(group.delta, 4)} ({group.name})" for group in listed))
-
-
-def _participations(plan: Plan) -> list[str]:
-    return [
-        f"{group.name}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
-        for group in plan.groups
-        for view in [plan.server_view(group)]
-    ]
 
 
 def _guarantee(guarantee: Guarantee) -> str:
@@ -162,11 +153,11 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"
         )
-    for group in plan.groups:
-        if group.expected_cohort < 1:
-            notes.append(
-                f"{group.name} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
-            )
+    notes += [
+        f"{group.name} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
+        for group in plan.groups
+        if group.expected_cohort < 1
+    ]
     if plan.is_private and abs(plan.step_size - 1) > 0.2:
         notes.append(
             f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by "
@@ -177,24 +168,25 @@ def _notes(plan: Plan) -> list[str]:
 
 def print_comparison(title: str, plans: Sequence[Plan]) -> None:
     """Several methods for the same budgets, side by side."""
-    rows = [
-        [
-            plan.method,
-            "inf" if math.isinf(plan.signal_to_noise) else f"{plan.signal_to_noise:.2f}",
-            f"{plan.step_size:.3f}",
-            f"{plan.noise_at_equal_step:.4f}",
-            f"{plan.paper_noise_magnitude:.3f}",
-            " ".join(f"{100 * group.sampling_rate:.2f}" for group in plan.groups),
-            " ".join(f"{group.noise_multiplier:.3f}" for group in plan.groups),
-            " ".join(rounded_up(group.epsilon_release, 3) for group in plan.groups),
-            " ".join(rounded_up(plan.server_view(group).epsilon_p99, 1) for group in plan.groups),
-        ]
-        for plan in plans
-    ]
+
+    def by_group(cell: Callable[[Plan, Group], str]) -> Callable[[Plan], str]:
+        return lambda plan: " ".join(cell(plan, group) for group in plan.groups)
+
+    columns: dict[str, Callable[[Plan], str]] = {
+        "method": lambda plan: plan.method,
+        "signal/noise": lambda plan: f"{plan.signal_to_noise:.2f}",
+        "step": lambda plan: f"{plan.step_size:.3f}",
+        "noise": lambda plan: f"{plan.noise_at_equal_step:.4f}",
+        "Lambda": lambda plan: f"{plan.paper_noise_magnitude:.3f}",
+        "rates %": by_group(lambda _, group: f"{100 * group.sampling_rate:.2f}"),
+        "noise x": by_group(lambda _, group: f"{group.noise_multiplier:.3f}"),
+        "eps release": by_group(lambda _, group: rounded_up(group.epsilon_release, 3)),
+        "eps server p99": by_group(lambda plan, group: rounded_up(plan.server_view(group).epsilon_p99, 1)),
+    }
     first = plans[0]
-    heading = f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}"
-    columns = ["method", "signal/noise", "step", "noise", "Lambda", "rates %", "noise x", "eps release"]
-    console().print(table(heading, [*columns, "eps server p99"], rows))
+    print_table(
+        f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}", columns, plans
+    )
     say(
         "noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales",
         f"epsilons at delta = {_deltas(group for plan in plans for group in plan.groups)}, "

@@ -3,8 +3,8 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,11 @@ from typer import Argument, Option
 
 from gdpfed.cli import options
 from gdpfed.cli.options import Workforce
-from gdpfed.cli.show import console, finite, print_json, rounded_up, say, table, tell
+from gdpfed.cli.show import console, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method
 from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.rounding import finite
 from gdpfed.tasks.task import DEMONSTRATION, TrainingSettings
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def train_run(
     source: Source = DEMONSTRATION,
     seed: options.Seed = 1,
     ledger: Annotated[Path | None, Option(help="Charge every round to this ledger; resume goes on through it.")] = None,
-    population: Annotated[
-        str | None, Option(help="With --ledger: whose budgets. Default: the only one there is.")
-    ] = None,
+    population: Annotated[str | None, Option(help="With --ledger: whose budgets. Default: the only one.")] = None,
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/TASK-METHOD-seedN.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -50,9 +49,7 @@ def train_run(
 
     workforce = asked.workforce()
     run = start_run(asked.task(source), seed=seed, folder=out, ledger=ledger, population=population)
-    result = _finish(run, workforce, quiet=as_json)
-    if as_json:
-        print_json(result)
+    tell(as_json, *_finish(run, workforce, quiet=as_json))
 
 
 @options.with_settings(Workforce)
@@ -74,12 +71,11 @@ def resume_run(
     if run.is_finished and not as_json:
         say(f"{folder} is finished; see it with: gdpfed show {folder}")
         return
-    result = _finish(run, asked.workforce(), quiet=as_json)
-    if as_json:
-        print_json(result)
+    tell(as_json, *_finish(run, asked.workforce(), quiet=as_json))
 
 
-def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> dict[str, Any]:
+def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> tuple[dict[str, Any], str, str]:
+    """Trains to the end; returns what there is to tell."""
     from gdpfed.runs.folder import STAMP
     from gdpfed.runs.simulate import simulate
     from gdpfed.runs.start import spent_by_group
@@ -94,14 +90,7 @@ def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> dict[str,
             run, num_workers=workforce.workers, engine=workforce.trainer, data_dir=workforce.data_dir, watch=watch
         )
     spent = spent_by_group(run)
-    if not quiet:
-        costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
-        where = "" if run.ledger is None else ", over all runs of the ledger"
-        say(
-            f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}",
-            f"see it with: gdpfed show {run.path}",
-        )
-    return {
+    content = {
         "folder": str(run.path),
         "method": run.plan.method,
         "seed": run.seed,
@@ -110,6 +99,10 @@ def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> dict[str,
         "epsilons": [finite(epsilon) for epsilon in spent],
         "stamp": STAMP,
     }
+    costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
+    where = "" if run.ledger is None else ", over all runs of the ledger"
+    told = f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}"
+    return content, told, f"see it with: gdpfed show {run.path}"
 
 
 @contextmanager
@@ -118,36 +111,27 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
     if quiet:
         yield None
         return
-    started = time.perf_counter()
-    done = 0
-
-    def line(progress: "Progress") -> str:
-        left = (time.perf_counter() - started) / done * (num_rounds - progress.record.round_number - 1)
-        result = ""
-        if progress.evaluation is not None and progress.epsilons is not None:
-            spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-            judgement = progress.evaluation
-            result = f"  accuracy {judgement.accuracy:5.2f} %  loss {judgement.loss:.3f}  epsilon {spent}"
-        return (
-            f"round {progress.record.round_number + 1:3d}/{num_rounds}{result}  "
-            f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
-        )
-
+    started, done, judged = time.perf_counter(), 0, ""
     is_terminal = sys.stdout.isatty()
-    judged = ""
     with Bars(BarColumn(), TextColumn("{task.description}"), console=console(), disable=not is_terminal) as bars:
         bar = bars.add_task("starting", total=num_rounds)
 
         def watch(progress: "Progress") -> None:
             nonlocal done, judged
             done += 1
-            reached = progress.record.round_number + 1
-            if progress.evaluation is not None:
-                judged = line(progress)
+            reached, judgement, result = progress.record.round_number + 1, progress.evaluation, ""
+            if judgement is not None and progress.epsilons is not None:
+                spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
+                result = f"  accuracy {judgement.accuracy:5.2f} %  loss {judgement.loss:.3f}  epsilon {spent}"
+            left = (time.perf_counter() - started) / done * (num_rounds - reached)
+            speed = f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
+            line = f"round {reached:3d}/{num_rounds}{result}  {speed}"
+            if judgement is not None:
+                judged = line
                 if not is_terminal and reached % max(1, num_rounds // 10) == 0:
                     sys.stdout.write(judged + "\n")
                     sys.stdout.flush()
-            bars.update(bar, completed=reached, description=judged or line(progress))
+            bars.update(bar, completed=reached, description=judged or line)
 
         yield watch
 
@@ -179,7 +163,8 @@ def compare_runs(
             one = dataclasses.replace(task, settings=dataclasses.replace(task.settings, method=name))
             run = open_or_start(out / f"{name}-seed{seed}", one, seed=seed)
             if not run.is_finished:
-                _finish(run, workforce, quiet=as_json)
+                _, *lines = _finish(run, workforce, quiet=as_json)
+                say(*([] if as_json else lines))
             runs.append(run)
     _show(runs, picture=picture or out / "curves.png", as_json=as_json)
 
@@ -196,7 +181,7 @@ def show_runs(
 
 
 def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
-    from gdpfed.report.comparison import curves, method_results
+    from gdpfed.report.comparison import MethodResult, curves, method_results
     from gdpfed.report.pictures import plot_curves, save_figure
     from gdpfed.runs.stamp import weakest_stamp
 
@@ -205,41 +190,33 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
     results = method_results(drawn)
     saved: str | None = None
     if any(curve.rounds for curve in drawn):
-        try:
+        with suppress(MissingExtraError):
             saved = str(save_figure(plot_curves(drawn), picture))
-        except MissingExtraError:
-            saved = None
     content = {
         "stamp": stamp,
-        "results": [{**dataclasses.asdict(result), "mean": result.mean, "std": result.std} for result in results],
+        "results": [dataclasses.asdict(result) for result in results],
         "runs": [dataclasses.asdict(curve) for curve in drawn],
         "picture": saved,
     }
     if not as_json:
         epsilons = {curve.method: curve.epsilons for curve in reversed(drawn) if curve.is_finished}
-        rows = [
-            [
-                f"{result.method} ({result.weights})" if result.weights else result.method,
-                result.title,
-                str(len(result.accuracies)),
-                f"{result.mean:.2f}",
-                "" if result.std is None else f"{result.std:.2f}",
-                "" if result.paper is None else f"{result.paper:.2f}",
-                " ".join("none" if one is None else rounded_up(one, 3) for one in epsilons[result.method]),
-            ]
-            for result in results
-        ]
-        columns = ["method", "task", "seeds", "mean", "std", "paper", "epsilon (release)"]
-        console().print(table("Test accuracy (%)", columns, rows))
-    tell(
-        as_json,
-        content,
-        *(
-            f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
-            f"{curve.num_rounds} rounds"
-            for curve in drawn
-            if not curve.is_finished
-        ),
-        stamp,
-        f"picture: {saved}" if saved else "no picture: pip install 'gdpfed[plots]' to draw it",
-    )
+        columns: dict[str, Callable[[MethodResult], str]] = {
+            "method": lambda one: f"{one.method} ({one.weights})" if one.weights else one.method,
+            "task": lambda one: one.title,
+            "seeds": lambda one: str(len(one.accuracies)),
+            "mean": lambda one: f"{one.mean:.2f}",
+            "std": lambda one: "" if one.std is None else f"{one.std:.2f}",
+            "paper": lambda one: "" if one.paper is None else f"{one.paper:.2f}",
+            "epsilon (release)": lambda one: " ".join(
+                "none" if epsilon is None else rounded_up(epsilon, 3) for epsilon in epsilons[one.method]
+            ),
+        }
+        print_table("Test accuracy (%)", columns, results)
+    lines = [
+        f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
+        f"{curve.num_rounds} rounds"
+        for curve in drawn
+        if not curve.is_finished
+    ]
+    drawing = f"picture: {saved}" if saved else "no picture: pip install 'gdpfed[plots]' to draw it"
+    tell(as_json, content, *lines, stamp, drawing)

@@ -11,7 +11,12 @@ Guarantees (tests of the same name):
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
-__all__ = ["allowance", "delta_up", "promise", "rounded_up"]
+__all__ = ["allowance", "delta_up", "finite", "promise", "rounded_up"]
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which has no infinity: no bound is null."""
+    return None if math.isinf(value) else value
 
 
 def rounded_up(value: float, digits: int = 4) -> str:

@@ -3,19 +3,19 @@
 Place: run folders -> results.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdpfed.privacy.rounding import finite
 from gdpfed.report.contents import sample_std
 from gdpfed.report.paper import paper_tables
 from gdpfed.runs.folder import RunFolder
-from gdpfed.runs.record import Record
 
 __all__ = ["Curve", "MethodResult", "curves", "method_results"]
 
-_PAPER_NAMES = {"fedavg": "p-fedavg"}
+_PAPER_METHODS = {"fedavg": "p-fedavg"}
+_PAPER_TASKS = {"FMNIST": "fmnist", "SVHN": "svhn", "CIFAR-10": "cifar10", "Shakespeare": "shakespeare"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,11 @@ class MethodResult:
 
 def curves(runs: Sequence[RunFolder]) -> list[Curve]:
     """What was recorded so far."""
-    return [_curve(run, run.records()) for run in runs]
+    return list(map(_curve, runs))
 
 
-def _curve(run: RunFolder, records: Sequence[Record]) -> Curve:
-    epsilons = records[-1].epsilons if records else ()
+def _curve(run: RunFolder) -> Curve:
+    records = run.records()
     return Curve(
         title=run.task.title,
         method=run.plan.method,
@@ -60,7 +60,7 @@ def _curve(run: RunFolder, records: Sequence[Record]) -> Curve:
         seed=run.seed,
         rounds=tuple(record.round_number for record in records),
         accuracies=tuple(record.accuracy for record in records),
-        epsilons=tuple(None if math.isinf(epsilon) else epsilon for epsilon in epsilons),
+        epsilons=tuple(map(finite, records[-1].epsilons)) if records else (),
         num_rounds=run.plan.num_rounds,
         is_finished=run.is_finished,
     )
@@ -72,19 +72,21 @@ def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
     for curve in drawn:
         if curve.is_finished:
             grouped.setdefault((curve.title, curve.method, curve.weights), []).append(curve.accuracies[-1])
-    names = {"FMNIST": "fmnist", "SVHN": "svhn", "CIFAR-10": "cifar10", "Shakespeare": "shakespeare"}
-    results = []
-    for (title, method, weights), accuracies in grouped.items():
-        printed = paper_tables()["main_accuracy"].get(_PAPER_NAMES.get(method, method), {}).get(names.get(title, ""))
-        results.append(
-            MethodResult(
-                title=title,
-                method=method,
-                weights=weights,
-                accuracies=tuple(accuracies),
-                paper=None if printed is None else float(printed["mean"]),
-                mean=statistics.fmean(accuracies),
-                std=sample_std(accuracies),
-            )
+    return [
+        MethodResult(
+            title=title,
+            method=method,
+            weights=weights,
+            accuracies=tuple(accuracies),
+            paper=_printed(title, method),
+            mean=statistics.fmean(accuracies),
+            std=sample_std(accuracies),
         )
-    return results
+        for (title, method, weights), accuracies in grouped.items()
+    ]
+
+
+def _printed(title: str, method: str) -> float | None:
+    by_task = paper_tables()["main_accuracy"].get(_PAPER_METHODS.get(method, method), {})
+    printed = by_task.get(_PAPER_TASKS.get(title))
+    return None if printed is None else float(printed["mean"])

@@ -137,12 +137,10 @@ class MethodRuns:
     @property
     def commands(self) -> list[str]:
         """What trains its simulated runs again, beside their folders."""
+        simulated = [(run.folder, str(run.seed)) for run in self.runs if run.stamp == STAMP]
         return [
-            shlex.join(
-                ["gdpfed", "train", f"{run.folder}/run.toml", "--seed", str(run.seed), "--out", f"again/{run.folder}"]
-            )
-            for run in self.runs
-            if run.stamp == STAMP
+            shlex.join(["gdpfed", "train", f"{folder}/run.toml", "--seed", seed, "--out", f"again/{folder}"])
+            for folder, seed in simulated
         ]
 
     @property
@@ -155,20 +153,12 @@ class MethodRuns:
         """For each group; where no run is finished, a bound for the rounds that were done."""
         plan = self.plan
         rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
-        return tuple(
-            GroupCost(
-                group=group,
-                release=release,
-                server=server_view(
-                    noise_multiplier=group.noise_multiplier,
-                    sampling_rate=group.sampling_rate,
-                    num_rounds=rounds,
-                    delta=group.delta,
-                    max_participations=plan.max_participations,
-                ),
-            )
-            for group, release in zip(plan.groups, spent_so_far(plan, rounds), strict=True)
-        )
+        costs = []
+        for group, release in zip(plan.groups, spent_so_far(plan, rounds), strict=True):
+            mechanism = vars(plan.mechanism(group)) | {"num_rounds": rounds}
+            server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
+            costs.append(GroupCost(group=group, release=release, server=server))
+        return tuple(costs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,8 +186,7 @@ class ReportData:
 
     @property
     def headline(self) -> MethodRuns:
-        """The most accurate method with privacy; finished before unfinished; without privacy only if there is no
-        other."""
+        """The most accurate method with privacy, finished before unfinished; one without only if there is no other."""
         return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
 
     @property
@@ -223,6 +212,4 @@ class ReportData:
     @property
     def software(self) -> list[str]:
         """What ran, each combination once."""
-        return list(
-            dict.fromkeys(", ".join(f"{name} {version}" for name, version in run.versions) for run in self.runs)
-        )
+        return list(dict.fromkeys(", ".join(map(" ".join, run.versions)) for run in self.runs))

@@ -9,6 +9,7 @@ Guarantees (tests of the same name):
 
 import math
 
+import numpy as np
 from scipy import special
 
 from gdpfed.planning.plan import Group
@@ -171,14 +172,11 @@ def spending(method: MethodRuns) -> str:
 def cohort_range(group: Group) -> tuple[int, int]:
     """The cohort sizes that Poisson sampling gives in at least 95 of 100 rounds: a binomial count's middle."""
     clients, rate = group.num_clients, group.sampling_rate
-    spread = math.sqrt(clients * rate * (1 - rate))
-    low = max(0, int(group.expected_cohort - 6 * spread - 6))
-    while special.bdtr(low, clients, rate) < 0.025:
-        low += 1
-    high = low
-    while high < clients and special.bdtr(high, clients, rate) < 0.975:
-        high += 1
-    return low, high
+    reach = 6 * math.sqrt(clients * rate * (1 - rate)) + 6
+    first, last = max(0, int(group.expected_cohort - reach)), min(clients, int(group.expected_cohort + reach))
+    shares = special.bdtr(np.arange(first, last + 1), clients, rate)
+    low, high = first + np.searchsorted(shares, (0.025, 0.975))
+    return int(low), int(high)
 
 
 def participation(method: MethodRuns) -> str:

@@ -10,6 +10,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -46,8 +47,11 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
     labels = _labels(by_plan)
     methods = []
     for index, (key, same) in enumerate(sorted(by_plan.items(), key=lambda item: _rank(labels[item[0]]))):
-        _check_seeds(labels[key], [result for result, _ in same])
         ordered = sorted(same, key=lambda pair: pair[0].seed)
+        for (one, _), (other, _) in itertools.pairwise(ordered):
+            if one.seed == other.seed:
+                twice = f"{labels[key]} with seed {one.seed} in {one.folder!r} and {other.folder!r}"
+                raise InputError(f"expected every method and seed once, got {twice}: leave one out")
         methods.append(
             MethodRuns(
                 label=labels[key],
@@ -100,17 +104,6 @@ def _promised(task: Task) -> bytes:
     """What the clients ask for, in any order; a delta that is not stated is below all others."""
     asked = np.stack([task.budgets.epsilons, np.nan_to_num(task.budgets.deltas, nan=-1.0)])
     return asked[:, np.lexsort(asked)].tobytes()
-
-
-def _check_seeds(label: str, results: Sequence[RunResult]) -> None:
-    seen: dict[int, str] = {}
-    for result in results:
-        if result.seed in seen:
-            raise InputError(
-                f"expected every method and seed once, got {label} with seed {result.seed} in "
-                f"{seen[result.seed]!r} and {result.folder!r}: leave one out"
-            )
-        seen[result.seed] = result.folder
 
 
 def _labels(keys: Iterable[_Key]) -> dict[_Key, str]:

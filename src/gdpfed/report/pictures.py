@@ -69,10 +69,7 @@ def line_style(index: int) -> dict[str, str]:
 
 
 def draw_curve(axis: "Axes", rounds: Sequence[int], accuracies: Sequence[Sequence[float]], **style: Any) -> None:
-    """Accuracy against rounds: the mean over seeds, and the span between the lowest and the highest.
-
-    ``accuracies`` has all seeds' for each round.
-    """
+    """Accuracies against rounds, all seeds' for each: their mean, and the span from the lowest to the highest."""
     axis.plot(rounds, [fmean(seeds) for seeds in accuracies], **style)
     if any(len(seeds) > 1 for seeds in accuracies):
         lowest, highest = [min(seeds) for seeds in accuracies], [max(seeds) for seeds in accuracies]
@@ -184,29 +181,20 @@ def plot_audit(report: "AuditReport") -> "Figure":
             axis.plot(spots, lowest, marker="^", label="audit: at least, any mechanism", **style)
             axis.plot(spots, by_curve, marker="D", fillstyle="none", label="audit: at least, by the curve", **style)
             # A lower bound is rounded down, a claim up.
-            texts = [
-                (spot, height, f"{rounded(100 * value) / 100:.2f}")
-                for values, heights, rounded in (
-                    ([row.finding.epsilon_lower for row in seen], lowest, math.floor),
-                    (claims, claims, math.ceil),
-                )
-                for spot, height, value in zip(spots, heights, values, strict=True)
-            ]
-            for spot, height, text in texts:
+            bounds = [math.floor(100 * row.finding.epsilon_lower) for row in seen]
+            hundredths = [*bounds, *(math.ceil(100 * claim) for claim in claims)]
+            for spot, height, value in zip(spots * 2, lowest + claims, hundredths, strict=True):
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
-                axis.annotate(text, (spot, height), xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
+                text, at = f"{value / 100:.2f}", (spot, height)
+                axis.annotate(text, at, xytext=(9, -3), textcoords="offset points", fontsize=8, bbox=box)
             if view == "release":
-                middles = [groups.index(row.group) for row in seen]
-                left, right = [middle - 0.4 for middle in middles], [middle + 0.4 for middle in middles]
+                left, right = ([groups.index(row.group) + side for row in seen] for side in (-0.4, 0.4))
                 label = "the same number, held against both"
                 axis.hlines(claims, left, right, color="#333333", linewidth=0.8, linestyle="--", label=label)
-        axis.set_yscale("log")
-        axis.set_ylim(floor * 0.8, None)
+        axis.set(yscale="log", ylim=(floor * 0.8, None), ylabel="epsilon")
         axis.set_xticks(range(len(groups)), groups)
-        axis.set_ylabel("epsilon")
-        axis.set_title(
-            f"{report.method}: the truth lies between what an audit shows and what is claimed", loc="left", fontsize=10
-        )
+        title = f"{report.method}: the truth lies between what an audit shows and what is claimed"
+        axis.set_title(title, loc="left", fontsize=10)
         axis.grid(visible=False, axis="x")
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
         return figure

@@ -19,7 +19,7 @@ from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.figures import look
 from gdpfed.report.findings import accuracy, cohort_range
 from gdpfed.report.pictures import FORMATS, MARKERS, blank_figure, draw_curve, paper_style, picture_bytes
-from gdpfed.report.plan_figures import group_look
+from gdpfed.report.plan_figures import group_look, group_looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +45,7 @@ def _look(method: MethodRuns) -> dict[str, Any]:
     }
 
 
-def _group_look(index: int, of: int) -> dict[str, Any]:
-    name, marker = group_look(index, of)
+def _group_look(name: str, marker: str) -> dict[str, Any]:
     colour = LIGHT.get(name, _INK)
     return {"color": colour, "marker": _MARKERS[marker], "markerfacecolor": "white" if marker == "ring" else colour}
 
@@ -119,15 +118,12 @@ def _mechanism(methods: Sequence[MethodRuns]) -> "Figure":
             values = [factor * getattr(group, name) for group in method.plan.groups]
             axis.plot(values, [row] * len(values), "-", color="#bbbbbb", linewidth=1, zorder=1)
             for index, value in enumerate(values):
-                axis.plot(value, row, markersize=6, linestyle="", **_group_look(index, len(values)))
+                axis.plot(value, row, markersize=6, linestyle="", **_group_look(*group_look(index, len(values))))
         axis.set(xlabel=label, xlim=(0, None))
     _name_rows(axes[0], [method.label for method in methods])
-    looks: dict[tuple[str, bool], dict[str, Any]] = {}
-    for method in sorted(methods, key=lambda method: -len(method.plan.groups)):
-        for index, group in enumerate(method.plan.groups):
-            looks.setdefault((group.name, len(method.plan.groups) == 1), _group_look(index, len(method.plan.groups)))
-    for (name, _), group_style in looks.items():
-        axes[1].plot([], [], label=name, linestyle="", **group_style)
+    looks = group_looks(methods)
+    for colour, marker, name in looks:
+        axes[1].plot([], [], label=name, linestyle="", **_group_look(colour, marker))
     figure.legend(loc="outside upper center", ncols=min(len(looks), 6), frameon=False, fontsize=8)
     return figure
 
@@ -142,7 +138,7 @@ def _participation(method: MethodRuns) -> "Figure":
         axis.set_visible(False)
     for index, (axis, group) in enumerate(zip(axes, groups, strict=False)):
         low, high = cohort_range(group)
-        colour = _group_look(index, len(groups))["color"]
+        colour = LIGHT.get(group_look(index, len(groups))[0], _INK)
         axis.axhspan(low, high, color=colour, alpha=0.13, linewidth=0)
         axis.axhline(group.expected_cohort, color=colour, linestyle="--", linewidth=1.2)
         for run, marker in zip(method.runs, MARKERS * len(method.runs), strict=False):

@@ -8,14 +8,14 @@ Guarantees (tests of the same name):
 """
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
 import gdpfed
 from gdpfed.planning.plan_file import plan_as_json
+from gdpfed.privacy.rounding import finite
 from gdpfed.report import findings
-from gdpfed.report.contents import MethodRuns, ReportData, RunResult
+from gdpfed.report.contents import GroupCost, MethodRuns, ReportData, RunResult
 from gdpfed.report.page import templates
 from gdpfed.report.tables import Table, cost_table, method_table, plan_table
 from gdpfed.runs.record import Record
@@ -25,23 +25,25 @@ __all__ = ["FORMAT", "report_json", "report_markdown"]
 FORMAT = 1
 
 
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value
-
-
 def _record(record: Record) -> dict[str, Any]:
     content = {name: value for name, value in asdict(record).items() if name not in ("vanished", "by_budget", "device")}
-    return {**content, "epsilons": [_finite(epsilon) for epsilon in record.epsilons]}
+    return {**content, "epsilons": list(map(finite, record.epsilons))}
 
 
-def _as_mapping(run: RunResult) -> dict[str, Any]:
+def _run(run: RunResult) -> dict[str, Any]:
+    done = {"finished": run.is_finished, "rounds_done": run.rounds_done, "versions": dict(run.versions)}
+    return {"folder": run.folder, "seed": run.seed, **done, "records": list(map(_record, run.records))}
+
+
+def _cost(cost: GroupCost) -> dict[str, Any]:
     return {
-        "folder": run.folder,
-        "seed": run.seed,
-        "finished": run.is_finished,
-        "rounds_done": run.rounds_done,
-        "versions": dict(run.versions),
-        "records": [_record(record) for record in run.records],
+        "group": cost.group.name,
+        "num_clients": cost.group.num_clients,
+        "delta": cost.group.delta,
+        "promised": finite(cost.group.epsilon),
+        "spent_release": finite(cost.release),
+        "kept": cost.keeps_promise,
+        "server": {name: finite(value) for name, value in asdict(cost.server).items()},
     }
 
 
@@ -60,22 +62,11 @@ def _method(method: MethodRuns) -> dict[str, Any]:
         },
         "loss": method.loss,
         "clipped_share": method.clipped_share,
-        "costs": [
-            {
-                "group": cost.group.name,
-                "num_clients": cost.group.num_clients,
-                "delta": cost.group.delta,
-                "promised": _finite(cost.group.epsilon),
-                "spent_release": _finite(cost.release),
-                "kept": cost.keeps_promise,
-                "server": {name: _finite(value) for name, value in asdict(cost.server).items()},
-            }
-            for cost in method.costs
-        ],
+        "costs": list(map(_cost, method.costs)),
         "plan": plan_as_json(method.plan),
         "commands": method.commands,
         "run_toml": method.run_toml if method.is_simulation else None,
-        "runs": [_as_mapping(run) for run in method.runs],
+        "runs": list(map(_run, method.runs)),
     }
 
 
@@ -146,16 +137,6 @@ def _fenced(text: str) -> _Markdown:
 def report_markdown(data: ReportData) -> str:
     """The page's text and tables."""
     # Escaped as Markdown is, not as HTML: every value goes through `_escaped`.
-    return (
-        templates(autoescape=False, finalize=_escaped)
-        .get_template("report.md")
-        .render(
-            data=data,
-            findings=findings,
-            sentences=_findings(data),
-            fenced=_fenced,
-            tables=[
-                _table(table) for table in (cost_table(data.headline), plan_table(data.headline), method_table(data))
-            ],
-        )
-    )
+    page = templates(autoescape=False, finalize=_escaped).get_template("report.md")
+    tables = map(_table, (cost_table(data.headline), plan_table(data.headline), method_table(data)))
+    return page.render(data=data, findings=findings, sentences=_findings(data), fenced=_fenced, tables=list(tables))

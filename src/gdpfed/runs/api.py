@@ -202,7 +202,7 @@ def _link(ledger: str | Path | None, population: str | None, folder: str | Path 
     if folder is None:
         raise InputError("expected a folder for a run that is charged to a ledger, got none: give folder=")
     path = Path(ledger).resolve()
-    return LedgerLink(path=path, population=population_of(Ledger.read(path), population), run=Path(folder).name)
+    return LedgerLink(path=path, population=population_of(Ledger.read(path), population).name, run=Path(folder).name)
 
 
 def _digests(model: nn.Module, data: ClientData, local: LocalTraining, test: Examples | None) -> dict[str, str]:
@@ -235,18 +235,14 @@ def _opened(
         return create_run(path, task=named, plan=plan, seed=seed, ledger=link)
     folder = open_run(path)
     began = json.loads(inputs.read_text(encoding="utf-8")) if inputs.is_file() else {}
-    differing = [name for name, digest in digests.items() if began.get(name) != digest]
-    if plan_hash(folder.plan) != plan_hash(plan):
-        differing.append("plan")
-    if folder.task.training != task.training:
-        differing.append("training")
-    if folder.seed != seed:
-        differing.append("seed")
-    if folder.ledger != link:
-        differing.append("ledger")
+    pairs = {name: (began.get(name), digest) for name, digest in digests.items()} | {
+        "plan": (plan_hash(folder.plan), plan_hash(plan)),
+        "training": (folder.task.training, task.training),
+        "seed": (folder.seed, seed),
+        "ledger": (folder.ledger, link),
+    }
+    differing = [name for name, (before, now) in pairs.items() if before != now]
     if differing:
-        raise InputError(
-            f"{str(path)!r} holds a run that began with another {', '.join(differing)}: give train() what it was given "
-            f"then, or choose another folder"
-        )
+        began = f"{str(path)!r} holds a run that began with another {', '.join(differing)}"
+        raise InputError(f"{began}: give train() what it was given then, or choose another folder")
     return folder

@@ -92,10 +92,7 @@ def _unreadable(error: OSError) -> str:
 
 
 def check_paths(paths: Iterable[str | Path]) -> Iterator[Checked]:
-    """Everything of gdpfed's in folders and files, in the order in which it is found.
-
-    A path that is given may be a link; below it no link is followed.
-    """
+    """Everything of gdpfed's in folders and files, as it is found. A given path may be a link; below it none counts."""
     given = [Path(path) for path in paths]
     for path in given:
         if not os.path.exists(path):
@@ -144,10 +141,9 @@ def _in_folder(top: Path, memory: _Memory, seen: set[str]) -> Iterator[Checked]:
 
 def _is_plain(path: Path) -> bool:
     """Neither a link, nor a pipe that would keep its reader waiting."""
-    try:
+    with suppress(OSError):
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
+    return False
 
 
 def _of_folder(folder: Path, files: list[str], memory: _Memory) -> Iterator[Checked]:

@@ -52,16 +52,9 @@ if TYPE_CHECKING:
     from gdpfed.training.rounds import TrainingState
 
 __all__ = [
-    "OWN_DATA",
-    "STAMP",
-    "RunFolder",
-    "create_run",
-    "find_runs",
-    "is_finished",
-    "open_run",
-    "read_records",
-    "rounds_in",
-]
+    "OWN_DATA", "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "json_lines", "open_run",
+    "plan_reader", "read_records", "rounds_in",
+]  # fmt: skip
 
 # No data set has this name: that of runs of `gdpfed.train`, whose data are a caller's own.
 OWN_DATA = "own"
@@ -75,11 +68,11 @@ def is_finished(path: Path) -> bool:
 
 def rounds_in(path: Path) -> int:
     """The largest round that a file of lines (records.jsonl, timing.jsonl) speaks of, whatever else is in it."""
-    rounds = [line.get("round") for line in _json_lines(path) if isinstance(line, dict)]
+    rounds = [line.get("round") for line in json_lines(path) if isinstance(line, dict)]
     return max((number for number in rounds if isinstance(number, int)), default=0)
 
 
-def _json_lines(path: Path) -> list[Any]:
+def json_lines(path: Path) -> list[Any]:
     """The lines of a file that grows; one that was cut off by a kill ends it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -99,7 +92,7 @@ def read_records(path: Path) -> list[Record]:
     file = path / "records.jsonl"
     return [
         Record.from_json(content, where=f"line {number} of {str(file)!r}")
-        for number, content in enumerate(_json_lines(file), start=1)
+        for number, content in enumerate(json_lines(file), start=1)
     ]
 
 
@@ -131,10 +124,7 @@ class RunFolder:
 
     @property
     def rounds_done(self) -> int:
-        """Rounds that were done, evaluated or not.
-
-        Those between evaluations are only in timing.jsonl; a run without it counts as one evaluation further.
-        """
+        """Rounds that were done, evaluated or not; without timing.jsonl, one evaluation further than recorded."""
         recorded, timing = rounds_in(self.path / "records.jsonl"), self.path / "timing.jsonl"
         timed = rounds_in(timing)
         if recorded and not timing.is_file():
@@ -163,16 +153,12 @@ class RunFolder:
         if not self.is_finished:
             return records
         if rounds[-1] != plan.num_rounds:
-            raise InputError(
-                f"expected a record of round {plan.num_rounds} in {name!r}, which is finished, got {rounds[-1]} as the "
-                f"last: records.jsonl is damaged"
-            )
+            last = f"a record of round {plan.num_rounds} in {name!r}, which is finished"
+            raise InputError(f"expected {last}, got {rounds[-1]} as the last: records.jsonl is damaged")
         planned = [group.epsilon_release for group in plan.groups]
         if not np.allclose(records[-1].epsilons, planned, rtol=1e-6, atol=0.0):
-            raise InputError(
-                f"expected the last record of {name!r} to have spent what its plan says, got other epsilons: "
-                f"records.jsonl or plan.toml was edited"
-            )
+            last = f"the last record of {name!r} to have spent what its plan says"
+            raise InputError(f"expected {last}, got other epsilons: records.jsonl or plan.toml was edited")
         return records
 
     def append_record(self, record: Record) -> None:
@@ -221,16 +207,11 @@ class RunFolder:
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
-            raise InputError(
-                f"{str(path)!r} is a checkpoint of another plan: restore plan.toml, or start a run in a new folder"
-            )
-        round_number = int(metadata["round"])
-        self._drop_records(after=round_number)
+            raise InputError(f"{str(path)!r} is a checkpoint of another plan: restore plan.toml, or start a new run")
+        rounds = int(metadata["round"])
+        self._drop_records(after=rounds)
         return TrainingState(
-            round_number=round_number,
-            parameters=parameters,
-            participations=np.asarray(participations),
-            average=average,
+            round_number=rounds, parameters=parameters, participations=np.asarray(participations), average=average
         )
 
     def _drop_records(self, *, after: int) -> None:

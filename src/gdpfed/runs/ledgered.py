@@ -20,14 +20,12 @@ __all__ = ["LedgerLink", "check_link", "joined_run", "population_of", "read_link
 IntArray = NDArray[np.int64]
 
 
-def population_of(ledger: Ledger, name: str | None) -> str:
+def population_of(ledger: Ledger, name: str | None) -> Population:
     """The population that is meant: the named one, or the only one."""
-    if name is not None:
-        return ledger.state.population(name).name
     names = list(ledger.state.populations)
-    if len(names) != 1:
+    if name is None and len(names) != 1:
         raise InputError(f"expected --population, one of {', '.join(names) or 'none'}: the ledger has {len(names)}")
-    return names[0]
+    return ledger.state.population(names[0] if name is None else name)
 
 
 def _matched(population: Population, budgets: Budgets, order: IntArray) -> IntArray:
@@ -35,11 +33,9 @@ def _matched(population: Population, budgets: Budgets, order: IntArray) -> IntAr
     if budgets.clients is not None and population.labels is not None:
         return population.indices(budgets.clients)
     if len(budgets) > len(population) or (budgets.clients is None) != (population.labels is None):
-        raise InputError(
-            f"population {population.name!r} of the ledger has {len(population)} clients "
-            f"{'without' if population.labels is None else 'with'} names, the task has {len(budgets)} "
-            f"{'without' if budgets.clients is None else 'with'}: make a population for these clients"
-        )
+        there = f"{len(population)} clients {'without' if population.labels is None else 'with'} names"
+        here = f"{len(budgets)} {'without' if budgets.clients is None else 'with'}"
+        raise InputError(f"population {population.name!r} has {there}, the task has {here}: make one for these clients")
     return order
 
 
@@ -68,15 +64,12 @@ def joined_run(
     known = ledger.state.runs.get(link.run)
     if known is None:
         ledger.start_run(link.run, link.population, plan, _groups(population, places, assignment))
-    elif known.plan_hash != plan_hash(plan):
-        raise PrivacyError(
-            f"the ledger has run {link.run!r} with another plan: restore plan.toml, or start another run"
-        )
-    elif known.population is not population:
-        raise PrivacyError(
-            f"the ledger has run {link.run!r} in population {known.population.name!r}, not {link.population!r}: start "
-            f"another run"
-        )
-    elif not np.array_equal(known.assignment[places], assignment):
-        raise PrivacyError(f"the ledger has run {link.run!r} with clients in other groups: start another run")
+        return places
+    began = f"the ledger has run {link.run!r}"
+    if known.plan_hash != plan_hash(plan):
+        raise PrivacyError(f"{began} with another plan: restore plan.toml, or start another run")
+    if known.population is not population:
+        raise PrivacyError(f"{began} in population {known.population.name!r}, not {link.population!r}: start another")
+    if not np.array_equal(known.assignment[places], assignment):
+        raise PrivacyError(f"{began} with clients in other groups: start another run")
     return places

@@ -47,7 +47,6 @@ class Progress:
     record: RoundRecord
     evaluation: Evaluation | None
     epsilons: tuple[float, ...] | None
-    num_rounds: int
     seconds: float
     clients_per_second: float
 
@@ -103,7 +102,8 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
         spent = work.spent(state.round_number) if evaluation is not None else None
         if folder is not None:
             if evaluation is not None and spent is not None:
-                folder.append_record(_recorded(state, record, evaluation, spent, work.device))
+                told = vars(record) | vars(evaluation) | {"round_number": state.round_number}
+                folder.append_record(Record(**told, epsilons=spent, device=work.device))
             if folder.stamp == STAMP:
                 # Only of a simulation: how long a round took tells how often it was tried.
                 timing = {"round": state.round_number, "seconds": trained, "clients": sum(record.cohort)}
@@ -117,7 +117,6 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
                 record=record,
                 evaluation=evaluation,
                 epsilons=spent,
-                num_rounds=work.plan.num_rounds,
                 seconds=time.perf_counter() - started,
                 clients_per_second=sum(record.cohort) / trained,
             )
@@ -128,21 +127,3 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
         named = work.named(state.model)
         folder.save_model(list(named), list(named.values()))
     return state
-
-
-def _recorded(
-    state: TrainingState, record: RoundRecord, evaluation: Evaluation, spent: tuple[float, ...], device: str
-) -> Record:
-    return Record(
-        round_number=state.round_number,
-        accuracy=evaluation.accuracy,
-        loss=evaluation.loss,
-        epsilons=spent,
-        cohort=record.cohort,
-        clipped=record.clipped,
-        dropped=record.dropped,
-        update_norm=record.update_norm,
-        vanished=record.vanished,
-        by_budget=evaluation.by_budget,
-        device=device,
-    )

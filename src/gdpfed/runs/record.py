@@ -11,10 +11,11 @@ Guarantees (tests of the same name):
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from gdpfed.errors import InputError
+from gdpfed.privacy.rounding import finite
 
 __all__ = ["Record"]
 
@@ -29,48 +30,28 @@ class Record:
     budget, strictest first, where data were tied to budgets.
     """
 
+    # In the order of a line.
     round_number: int
     accuracy: float
     loss: float
+    by_budget: tuple[float, ...] = ()
     epsilons: tuple[float, ...]
     cohort: tuple[int, ...]
     clipped: int | None
     dropped: int | None
     update_norm: float
     vanished: int = 0
-    by_budget: tuple[float, ...] = ()
     device: str = "cpu"
 
     def to_line(self) -> str:
         """As JSON, with a line's end. What is usual is left out, so that lines stay as they were."""
-        content: dict[str, Any] = {"round": self.round_number, "accuracy": self.accuracy, "loss": self.loss}
-        if self.by_budget:
-            content["by_budget"] = list(self.by_budget)
-        content |= {
-            "epsilons": [None if math.isinf(value) else value for value in self.epsilons],
-            "cohort": list(self.cohort),
-            "clipped": self.clipped,
-            "dropped": self.dropped,
-            "update_norm": self.update_norm,
-        }
-        if self.vanished:
-            content["vanished"] = self.vanished
-        if self.device != "cpu":
-            content["device"] = self.device
+        told = {name: value for name, value in vars(self).items() if name not in _USUAL or value != _USUAL[name]}
+        content = {"round": told.pop("round_number"), **told, "epsilons": list(map(finite, self.epsilons))}
         return json.dumps(content, allow_nan=False) + "\n"
 
     @classmethod
-    def from_line(cls, line: str, *, where: str = "a record") -> "Record":
-        """Reads what `to_line` wrote; InputError with ``where`` otherwise."""
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(f"expected a record in {where}, got {line[:80]!r}") from None
-        return cls.from_json(content, where=where)
-
-    @classmethod
     def from_json(cls, content: object, *, where: str = "a record") -> "Record":
-        """Reads the parsed content of a line."""
+        """Reads the parsed content of a line; InputError with ``where`` if it is none."""
         if not isinstance(content, dict):
             raise InputError(f"expected a record in {where}, got {str(content)[:80]!r}")
         values = {}
@@ -126,4 +107,4 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "by_budget": (lambda values: tuple(map(_number, values)), "numbers"),
     "device": (str, "a name"),
 }
-_USUAL = ("vanished", "by_budget", "device")
+_USUAL = {field.name: field.default for field in fields(Record) if field.default is not MISSING}

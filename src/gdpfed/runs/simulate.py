@@ -8,7 +8,6 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,20 +26,14 @@ from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import OWN_DATA, RunFolder
+from gdpfed.runs.folder import OWN_DATA, RunFolder, json_lines, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.features import computed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
-from gdpfed.tasks.partitions import (
-    label_mix,
-    partition_dirichlet,
-    partition_iid,
-    partition_natural,
-    skewed_by_budget,
-)
+from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
 from gdpfed.training.clients.engines import Engine
@@ -304,8 +297,7 @@ def charged_to(
 @contextmanager
 def _board(folder: RunFolder) -> Iterator[Watcher]:
     """Writes what was evaluated for TensorBoard."""
-    records = folder.records()
-    writer = folder.event_writer(records[-1].round_number if records else 0)
+    writer = folder.event_writer(rounds_in(folder.path / "records.jsonl"))
 
     def draw(progress: Progress) -> None:
         rounds = progress.state.round_number
@@ -323,12 +315,7 @@ def _board(folder: RunFolder) -> Iterator[Watcher]:
 
 def _check_device(folder: RunFolder, device: str) -> None:
     """Raises InputError where rounds were trained on another kind of device: the rest would be another run's."""
-    path = folder.path / "timing.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    trained = {json.loads(line).get("device", "cpu") for line in lines if line.endswith("}")}
-    others = sorted(trained - {device})
-    if others:
-        raise InputError(
-            f"expected the device {others[0]!r}, on which {str(folder.path)!r} has trained so far, got {device!r}: "
-            f"another device rounds otherwise, so that nobody could repeat the result; or start a run in a new folder"
-        )
+    trained = {line.get("device", "cpu") for line in json_lines(folder.path / "timing.jsonl")}
+    if others := sorted(trained - {device}):
+        began = f"the device {others[0]!r}, on which {str(folder.path)!r} has trained so far"
+        raise InputError(f"expected {began}, got {device!r}, which rounds otherwise: go on there, or start a new run")

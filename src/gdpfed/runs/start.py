@@ -42,7 +42,7 @@ def start_run(
 def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: int, name: str) -> LedgerLink:
     """The run's name in the ledger; raises what the ledger would refuse."""
     chosen = population_of(Ledger.read(path), population)
-    link = LedgerLink(path=path.absolute(), population=chosen, run=f"{name}-{secrets.token_hex(3)}")
+    link = LedgerLink(path=path.absolute(), population=chosen.name, run=f"{name}-{secrets.token_hex(3)}")
     groups = dealt_groups(plan, task.budgets, seed)
     check_link(link, plan, task.budgets, order=dealt_order(task.budgets, seed), assignment=groups)
     return link
