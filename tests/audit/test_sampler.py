@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
-from gdpfed.audit.privacy_curves import ReleaseFamily
+from gdpfed.audit.privacy_curves import AuditedGroup, ReleaseFamily
 from gdpfed.audit.sampler import rounds_watched, watch_the_others
 from tests.audit.plans import small_plan
 

@@ -22,17 +22,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import CanaryFinding, ScoredCanaries, judge
-from gdpfed.audit.canaries import MECHANISMS, float_path, integer_path, send_canaries
+from gdpfed.audit.canaries import MECHANISMS, PATHS, ideal_canaries, send_canaries, smallest_visible
 from gdpfed.audit.controls import CONTROLS, Control
 from gdpfed.audit.equivocation import tell_two_stories
-from gdpfed.audit.ideal import ideal_canaries, smallest_visible
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.losses import rounds_with_losses, watch_losses
-from gdpfed.audit.privacy_curves import CurveFamily, ReleaseFamily, ServerFamily
+from gdpfed.audit.privacy_curves import AuditedGroup, CurveFamily, ReleaseFamily, ServerFamily
 from gdpfed.audit.sampler import rounds_watched, watch_the_others
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect, expect_word
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.adversaries import server_epsilon
@@ -40,7 +38,6 @@ from gdpfed.secure.noise_shares import Tolerance
 
 __all__ = ["AuditReport", "AuditRow", "ControlResult", "audit_plan", "check_auditable", "index_of_group"]
 
-_PATHS = {"float": float_path, "integer": integer_path}
 _VIEWS = ("release", "server")
 # Sampling, clipping and noise are the group's own; the sampler is watched once for each.
 _OTHERS, _LOSSES, _LIES = "others", "losses", "lies"
@@ -62,10 +59,9 @@ class AuditRow:
 
     def as_json(self) -> dict[str, Any]:
         """Ready for json.dumps."""
+        facts = {"group": self.group, "mechanism": self.mechanism, "view": self.view}
         return {
-            "group": self.group,
-            "mechanism": self.mechanism,
-            "view": self.view,
+            **facts,
             **self.finding.as_json(),
             "tight_mechanism": None if self.tight is None else self.tight.as_json(),
             "smallest_visible_noise": self.visible_noise,
@@ -140,8 +136,7 @@ class AuditReport:
 def index_of_group(plan: Plan, name: str) -> int:
     """The index of the group of this name."""
     names = [group.name for group in plan.groups]
-    if name not in names:
-        raise InputError(f"expected a group of the plan ({', '.join(names)}), got {name!r}{suggestion(name, names)}")
+    expect_word("a group of the plan among", name, names)
     return names.index(name)
 
 
@@ -149,8 +144,7 @@ def check_auditable(plan: Plan, *, alpha: float) -> None:
     """Refuses a plan without a promise, and an error probability that says nothing."""
     if not plan.is_private:
         raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
-    if not 0 < alpha < 0.5:
-        raise InputError(f"expected 0 < alpha < 0.5, got alpha={alpha}")
+    expect(0 < alpha < 0.5, "0 < alpha < 0.5", alpha=alpha)
 
 
 def audit_plan(
@@ -170,8 +164,7 @@ def audit_plan(
     """Tries to contradict every claim of ``plan``; ``group_indices`` are the groups to audit, all by default."""
     check_auditable(plan, alpha=alpha)
     for name in mechanisms:
-        if name not in MECHANISMS:
-            raise InputError(f"expected mechanism 'float' or 'integer', got {name!r}{suggestion(name, MECHANISMS)}")
+        expect_word("mechanism", name, MECHANISMS)
     started = time.perf_counter()
     indices = range(len(plan.groups)) if group_indices is None else group_indices
     with_integers = "integer" in mechanisms
@@ -220,7 +213,7 @@ class _GroupAudit:
     audited: AuditedGroup
     tolerance: Tolerance
     alpha: float
-    say: Say = lambda _: None
+    say: Say
 
     def rows(self, mechanisms: Sequence[str], *, with_power: bool) -> list[AuditRow]:
         """Both views by every mechanism, the sampler, and lost sums."""
@@ -230,14 +223,14 @@ class _GroupAudit:
         if with_power:
             self.say(f"{name}: what can be seen")
             ideal = ideal_canaries(self.audited)
-            tight = {view: self._finding(view, getattr(ideal, view)) for view in _VIEWS}
+            tight = {view: self._finding(view, ideal[view]) for view in _VIEWS}
             visible = smallest_visible(self.audited, alpha=self.alpha)
         rows = []
         for mechanism in mechanisms:
             self.say(f"{name}: canaries, {mechanism} sums")
-            sent = send_canaries(_PATHS[mechanism], self.audited, tolerance=self.tolerance)
+            sent = send_canaries(PATHS[mechanism], self.audited, tolerance=self.tolerance)
             for view in _VIEWS:
-                row = self.row(mechanism, view, getattr(sent, view))
+                row = self.row(mechanism, view, sent[view])
                 rows.append(dataclasses.replace(row, tight=tight.get(view), visible_noise=visible.get(view)))
         self.say(f"{name}: the sampler")
         rows.append(self.row("sampler", _OTHERS, watch_the_others(self.audited)))
@@ -259,8 +252,7 @@ class _GroupAudit:
         if control.sampler is not None:
             scored[_OTHERS] = watch_the_others(audited, sampler=control.sampler)
         if control.path is not None:
-            sent = send_canaries(control.path, audited, tolerance=tolerance)
-            scored.update(release=sent.release, server=sent.server)
+            scored |= send_canaries(control.path, audited, tolerance=tolerance)
         if control.losing is not None:
             colluders = tolerance.colluding_fraction
             scored[_LOSSES] = watch_losses(audited, colluders=colluders, make_release=control.losing)

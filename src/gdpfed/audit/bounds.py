@@ -27,16 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gdpfed.audit.privacy_curves import CurveFamily
+from gdpfed.audit.privacy_curves import BoolArray, CurveFamily, FloatArray
 from gdpfed.errors import InputError
 
 __all__ = [
     "NOISE_STEP", "AuditFinding", "CanaryFinding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge",
     "smallest_step",
 ]  # fmt: skip
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Fractions of the planned noise that are tried, 5 % apart: powers of this, from a fifth to ten times as much.
 NOISE_STEP, _LEAST, _MOST = 1.05, -33, 48

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.canaries import CanaryPath, MakeRelease, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.audit.sampler import Sampler
 from gdpfed.planning.plan import Plan
 from gdpfed.secure.encoding import PlannedSum

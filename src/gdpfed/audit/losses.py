@@ -26,13 +26,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS, MakeRelease, integer_path
 from gdpfed.audit.integer_release import every_size_complete
+from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray, FloatArray
 from gdpfed.audit.scores import release_scores
 from gdpfed.training.rounds import IntArray, TrainingState, initial_state
 from gdpfed.training.sampling import sample_clients
@@ -72,14 +71,12 @@ def watch_losses(
     return ScoredCanaries(scores=scores, inside=inside, choose=choose)
 
 
-def _in_stds(values: NDArray[np.float64], choose: NDArray[np.bool_]) -> NDArray[np.float64]:
-    whole: NDArray[np.float64] = np.floor(values / values[choose].std())
+def _in_stds(values: FloatArray, choose: BoolArray) -> FloatArray:
+    whole: FloatArray = np.floor(values / values[choose].std())
     return whole
 
 
-def _released(
-    audited: AuditedGroup, colluders: float, make_release: MakeRelease, *, num_inside: int
-) -> NDArray[np.float64]:
+def _released(audited: AuditedGroup, colluders: float, make_release: MakeRelease, *, num_inside: int) -> FloatArray:
     """(rounds, populations, coordinates); those with their client come first."""
     seed, rounds = audited.seed, rounds_with_losses(audited)
     alone, position = audited.plan, audited.group_index

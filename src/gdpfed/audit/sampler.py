@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.planning.plan import Plan
 from gdpfed.training.sampling import sample_clients
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed import streams
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 from gdpfed.training.clients.batched import batched_model
 
 __all__ = ["BlockTrainer", "Chunk", "ClientData", "LocalTraining", "flat_parameters", "local_batches"]
@@ -50,13 +50,11 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "learning_rate_decay"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"expected a finite {name} > 0, got {name}={getattr(self, name)}")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
-        for name in ("local_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+            rate = getattr(self, name)
+            expect(0 < rate < float("inf"), f"a finite {name} > 0", **{name: rate})
+        expect(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
+        expect(self.local_steps >= 1, "local_steps >= 1", local_steps=self.local_steps)
+        expect(self.batch_size >= 1, "batch_size >= 1", batch_size=self.batch_size)
 
     def rate(self, round_number: int) -> float:
         """The learning rate of a round."""
