@@ -130,7 +130,7 @@ def test_a_false_plan_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
         given,
         groups=tuple(dataclasses.replace(group, noise_multiplier=group.noise_multiplier / 2) for group in given.groups),
     )
-    monkeypatch.setitem(auditing._PATHS, "float", dataclasses.replace(auditing._PATHS["float"], plan=short))
+    monkeypatch.setitem(auditing.PATHS, "float", dataclasses.replace(auditing.PATHS["float"], plan=short))
     report = audit_plan(
         plan,
         seed=1,

@@ -6,7 +6,7 @@ import pytest
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import course_of, every_size_complete
-from gdpfed.audit.losses import LOSS_RATE, watch_losses
+from gdpfed.audit.populations import LOSS_RATE, watch_losses
 from gdpfed.audit.privacy_curves import AuditedGroup, ReleaseFamily
 from tests.audit.plans import small_plan
 

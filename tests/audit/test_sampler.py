@@ -5,8 +5,8 @@ import pytest
 
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
+from gdpfed.audit.populations import rounds_watched, watch_the_others
 from gdpfed.audit.privacy_curves import AuditedGroup, ReleaseFamily
-from gdpfed.audit.sampler import rounds_watched, watch_the_others
 from tests.audit.plans import small_plan
 
 

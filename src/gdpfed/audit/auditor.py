@@ -2,11 +2,9 @@
 
 Place: over all other modules here. For each group and mechanism two views of the same canaries, and the sampler on its
 own; beside each finding what a faultless mechanism gives at this size, and the smallest lack of noise that shows. For
-integer sums also what lost ones tell (`losses`); and once, on the strictest group, a server that lies (`equivocation`):
-clients are the same in every group. Then the controls, also on the strictest group.
-
-Integer sums lose clients at the rate ``dropout``, and up to ``colluders`` of each cohort tell the server what they
-know.
+integer sums, which lose clients at the rate ``dropout`` while up to ``colluders`` of each cohort tell the server what
+they know, also what lost ones tell (`populations`). Once, on the strictest group, a server that lies (`equivocation`),
+since clients are the same in every group; and the controls.
 
 `alpha` is for the whole report: with probability 1 - alpha nothing in it contradicts a plan that keeps its word. It is
 divided evenly among all claims.
@@ -27,9 +25,8 @@ from gdpfed.audit.canaries import MECHANISMS, PATHS, ideal_canaries, send_canari
 from gdpfed.audit.controls import CONTROLS, Control
 from gdpfed.audit.equivocation import tell_two_stories
 from gdpfed.audit.integer_release import every_size_complete
-from gdpfed.audit.losses import rounds_with_losses, watch_losses
+from gdpfed.audit.populations import rounds_watched, rounds_with_losses, watch_losses, watch_the_others
 from gdpfed.audit.privacy_curves import AuditedGroup, CurveFamily, ReleaseFamily, ServerFamily
-from gdpfed.audit.sampler import rounds_watched, watch_the_others
 from gdpfed.errors import InputError, expect, expect_word
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
@@ -74,9 +71,13 @@ class ControlResult:
 
     name: str
     group: str
-    flagged: bool
     view: str
     finding: CanaryFinding
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the finding contradicts the claim, as it should."""
+        return self.finding.contradicts
 
     def as_json(self) -> dict[str, Any]:
         """Ready for json.dumps."""
@@ -213,7 +214,7 @@ class _GroupAudit:
     audited: AuditedGroup
     tolerance: Tolerance
     alpha: float
-    say: Say
+    say: Say = lambda _: None
 
     def rows(self, mechanisms: Sequence[str], *, with_power: bool) -> list[AuditRow]:
         """Both views by every mechanism, the sampler, and lost sums."""
@@ -261,13 +262,7 @@ class _GroupAudit:
         findings = {view: self._finding(view, canaries) for view, canaries in scored.items()}
         # The release view if it shows there: that is the claim that most people read.
         view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))
-        return ControlResult(
-            name=control.name,
-            group=audited.group.name,
-            flagged=findings[view].contradicts,
-            view=view,
-            finding=findings[view],
-        )
+        return ControlResult(name=control.name, group=audited.group.name, view=view, finding=findings[view])
 
     def _finding(self, view: str, canaries: ScoredCanaries) -> CanaryFinding:
         family, claim = self._claim(view)

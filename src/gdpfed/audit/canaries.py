@@ -224,10 +224,7 @@ def first_half(num_canaries: int) -> BoolArray:
 
 
 def smallest_visible(audited: AuditedGroup, *, alpha: float) -> dict[str, float | None]:
-    """For each view the largest fraction of the noise at which a lack of it was flagged, in one simulation of each.
-
-    By bisection; None if not even the smallest was.
-    """
+    """For each view the largest fraction of the noise that was flagged, in one simulation of each; None if none was."""
     delta, claims = audited.group.delta, audited.claims()
 
     @functools.cache

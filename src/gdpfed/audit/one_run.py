@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy import stats
 
-from gdpfed.audit.bounds import NOISE_STEP, AuditFinding, smallest_step
+from gdpfed.audit.bounds import AuditFinding, noise_left
 from gdpfed.audit.privacy_curves import BoolArray, CurveFamily, FloatArray, PrivacyCurve
 from gdpfed.errors import InputError
 
@@ -110,24 +110,23 @@ def judge_one_run(
     choices = _all_guesses(scores, inside)
     each = alpha / (2 * len(choices))
 
-    def ruled_out(step: int) -> list[_Guesses]:
-        curve = family.curve(NOISE_STEP**step)
+    def ruled_out(fraction: float) -> list[_Guesses]:
+        curve = family.curve(fraction)
         return [
             guesses
             for guesses in choices
             if guesses.excess > 0 and curve_rules_out(curve, **asdict(guesses), probability=each)
         ]
 
-    step = smallest_step(lambda step: bool(ruled_out(step)))
-    noise = None if step is None else math.pow(NOISE_STEP, step)
-    telling = max(choices, key=lambda guesses: guesses.excess) if step is None else ruled_out(step)[0]
+    noise = noise_left(lambda fraction: bool(ruled_out(fraction)))
+    telling = max(choices, key=lambda guesses: guesses.excess) if noise is None else ruled_out(noise)[0]
     return OneRunFinding(
         claim=claim,
         epsilon_lower=max(_plain_epsilon(guesses, delta=delta, alpha=each) for guesses in choices),
         curve_claim=family.epsilon(1.0),
         curve_lower=family.epsilon(noise) if noise is not None else 0.0,
         noise_at_most=noise,
-        curve_contradicted=bool(ruled_out(0)),
+        curve_contradicted=bool(ruled_out(1.0)),
         **asdict(telling),
         alpha=alpha,
     )

@@ -40,16 +40,14 @@ def release_scores(sums: FloatArray, *, noise_multiplier: float, sampling_rate: 
 
 
 def server_scores(sums: FloatArray, taking_part: BoolArray, *, noise_multiplier: float) -> FloatArray:
-    """The same for whoever knows in which rounds the canary took part, or would have: ``taking_part`` (rounds,
-    canaries)."""
+    """The same for whoever knows the rounds that a canary took part in, or would have: (rounds, canaries)."""
     shift = 1 / noise_multiplier
     total: FloatArray = np.where(taking_part, shift * sums - shift**2 / 2, 0.0).sum(axis=0)
     return total
 
 
 def repeat_scores(sums: FloatArray, *, choose: BoolArray) -> FloatArray:
-    """The largest distance from the median over the rounds that are most alike, as the canaries that ``choose``
-    show."""
+    """The largest distance from the median, over the rounds that are most alike by the canaries that ``choose``."""
     seen = sums[:_MOST_ROUNDS]
     if len(seen) < 2:
         return np.zeros(sums.shape[1])

@@ -83,11 +83,6 @@ class ClientData:
         if len(self.labels) and int(self.labels.min()) < 0:
             raise InputError(f"expected labels from 0 up, got {int(self.labels.min())}")
 
-    @property
-    def most_examples(self) -> int:
-        """Of the client that has the most."""
-        return max(len(indices) for indices in self.members)
-
 
 def flat_parameters(model: nn.Module) -> Tensor:
     """The model's parameters as one vector (float32, a copy)."""
@@ -152,9 +147,10 @@ class BlockTrainer:
         self._batched = batched_model(copy.deepcopy(model).to(self._device))
         self._inputs, self._labels = data.inputs.to(self._device), data.labels.to(self._device)
         # One width for all, so that a client's numbers do not depend on who shares its block.
-        self._width = min(local.batch_size, data.most_examples)
+        most_examples = max(len(indices) for indices in data.members)
+        self._width = min(local.batch_size, most_examples)
         # No client has more examples than a batch: every step uses the same.
-        self.is_fixed = data.most_examples <= local.batch_size
+        self.is_fixed = most_examples <= local.batch_size
 
     def largest_block(self, device: str) -> int:
         """By model, data and kind of device alone: who shares a block may change the last bits of an update."""

@@ -32,10 +32,8 @@ _CHUNKS_A_WORKER = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Team:
-    """Workers that have started. ``chunk``: so many clients they take at a time, or None for what is quick.
-
-    ``num_threads`` is how many threads of this process may evaluate.
-    """
+    """Workers that have started. ``chunk``: so many clients they take at a time, or None for what is quick. So many
+    threads of this process may evaluate."""
 
     trainer: BlockTrainer
     workers: Workers[Chunk]
