@@ -42,7 +42,7 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates, initial_state
-from gdpfed.training.sampling import sample_clients
+from gdpfed.training.sampling import poisson
 
 __all__ = [
     "MECHANISMS", "PATHS", "SEEDS", "TOO_LONG", "CanaryPath", "MakeRelease", "Observed", "Views", "first_half",
@@ -117,7 +117,7 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
     inside = first_half(num_canaries)
     assignment = np.full(num_canaries, audited.group_index, dtype=np.int64)
     state = initial_state(torch.zeros(num_canaries), num_canaries)
-    participations = np.zeros(num_canaries, dtype=np.int64)
+    sample = poisson(plan, assignment, seed=seed)
     sums = np.empty((plan.num_rounds, num_canaries))
     server_sums = np.empty_like(sums)
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
@@ -138,8 +138,8 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         tolerance=tolerance or every_size_complete(),
     )
     for round_number in range(plan.num_rounds):
-        sampled = sample_clients(plan, assignment, participations, seed=seed, round_number=round_number)
-        participations[sampled] += 1
+        sampled = sample(replace(state, round_number=round_number))
+        state.participations[sampled] += 1
         taking_part[round_number, sampled] = True
         # The noise has the address of this state's round.
         addressed = replace(state, round_number=path.noise_round(round_number))

@@ -125,7 +125,7 @@ class SecureRelease:
         totals: dict[int, NDArray[np.uint32]] = {}
         clipped = dropped = vanished = 0
         for attempt in range(MAX_ATTEMPTS):
-            running: dict[int, tuple[PlannedSum, InProcessSum]] = {}
+            running: list[tuple[PlannedSum, Session, InProcessSum]] = []
             taking_part: list[int] = []
             for planned in self._planned:
                 if planned.place in totals:
@@ -140,8 +140,8 @@ class SecureRelease:
                     continue
                 opened = self._opened(session, planned, cohort, vanish)
                 if opened is not None:
-                    running[planned.place] = (planned, opened)
-            sums = {group: opened for planned, opened in running.values() for group in planned.groups}
+                    running.append((planned, session, opened))
+            sums = {group: opened for planned, _, opened in running for group in planned.groups}
             for chunk, changes in self._updates(state, np.array(sorted(taking_part), dtype=np.int64)):
                 lengths = mechanism.norms(changes).tolist()
                 for client, row, length in zip(chunk.tolist(), changes, lengths, strict=True):
@@ -151,13 +151,12 @@ class SecureRelease:
                         clipped += bool(np.isfinite(length) and length > self._plan.groups[group].clip_norm)
                     if group in sums:
                         sums[group].contribute(client, row.numpy())
-            for place, (planned, opened) in running.items():
-                session = self._session(state, planned, attempt)
+            for planned, session, opened in running:
                 try:
-                    totals[place] = opened.release(planned, randomness=_address(session, SERVER, self._seed))
+                    totals[planned.place] = opened.release(planned, randomness=_address(session, SERVER, self._seed))
                 except AbortedError:
                     if opened.is_charged:
-                        totals[place] = self._noise_alone(session, planned)
+                        totals[planned.place] = self._noise_alone(session, planned)
             if len(totals) == len(self._planned):
                 break
         for planned in self._planned:
