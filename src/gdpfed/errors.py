@@ -12,9 +12,9 @@ code 2; nothing in the library prints or exits.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-__all__ = ["GdpfedError", "InputError", "MissingExtraError", "PrivacyError", "suggestion"]
+__all__ = ["GdpfedError", "InputError", "MissingExtraError", "PrivacyError", "expect", "expect_word", "suggestion"]
 
 
 class GdpfedError(Exception):
@@ -40,3 +40,15 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """Returns `` (did you mean ...?)`` for the known word nearest to ``word``, or an empty string."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def expect(is_right: bool, expected: str, **got: object) -> None:
+    """Raises InputError, with what came, by name, unless ``is_right``."""
+    if not is_right:
+        raise InputError(f"expected {expected}, got {', '.join(f'{name}={value}' for name, value in got.items())}")
+
+
+def expect_word(what: str, word: str, known: Collection[str]) -> None:
+    """Raises InputError unless ``word`` is among the ``known`` ones."""
+    if word not in known:
+        raise InputError(f"expected {what} {', '.join(known)}, got {word!r}{suggestion(word, known)}")

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from gdpfed.audit import auditor as auditing
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.auditor import audit_plan, index_of_group
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import every_size_complete
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.settings import PlanSettings
@@ -130,7 +130,7 @@ def test_a_false_plan_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
         given,
         groups=tuple(dataclasses.replace(group, noise_multiplier=group.noise_multiplier / 2) for group in given.groups),
     )
-    monkeypatch.setitem(auditing._PATHS, "float", dataclasses.replace(auditing._PATHS["float"], plan=short))
+    monkeypatch.setitem(auditing.PATHS, "float", dataclasses.replace(auditing.PATHS["float"], plan=short))
     report = audit_plan(
         plan,
         seed=1,

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gdpfed.audit.audited_group import AuditedGroup
-from gdpfed.audit.canaries import float_path, integer_path, observe, send_canaries
-from gdpfed.audit.ideal import ideal_canaries
+from gdpfed.audit.canaries import float_path, ideal_canaries, integer_path, observe, send_canaries
 from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
@@ -49,7 +48,7 @@ def test_canaries_follow_the_seed() -> None:
     plan = small_plan()
     for path in (float_path, integer_path):
         first, again, other = (
-            send_canaries(path, AuditedGroup(plan=plan, group_index=1, num_canaries=400, seed=seed)).release
+            send_canaries(path, AuditedGroup(plan=plan, group_index=1, num_canaries=400, seed=seed))["release"]
             for seed in (1, 1, 2)
         )
         for name, scores in first.scores.items():
@@ -173,7 +172,7 @@ def test_ideal_is_the_planned_mechanism() -> None:
     """Server scores are sums of k Gaussians: mean +-k / (2 sigma^2) inside and outside, at 6 standard errors."""
     plan = small_plan()
     group = plan.groups[2]
-    made = ideal_canaries(AuditedGroup(plan=plan, group_index=2, num_canaries=20_000, seed=1)).server
+    made = ideal_canaries(AuditedGroup(plan=plan, group_index=2, num_canaries=20_000, seed=1))["server"]
     scores = made.scores["likelihood ratio"]
     mean = plan.num_rounds * group.sampling_rate / (2 * group.noise_multiplier**2)
     for inside, sign in ((made.inside, 1), (~made.inside, -1)):

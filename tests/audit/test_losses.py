@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import course_of, every_size_complete
-from gdpfed.audit.losses import LOSS_RATE, watch_losses
-from gdpfed.audit.privacy_curves import ReleaseFamily
+from gdpfed.audit.populations import LOSS_RATE, watch_losses
+from gdpfed.audit.privacy_curves import AuditedGroup, ReleaseFamily
 from tests.audit.plans import small_plan
 
 pytestmark = pytest.mark.training

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import judge
 from gdpfed.audit.controls import CONTROLS
-from gdpfed.audit.privacy_curves import ReleaseFamily
-from gdpfed.audit.sampler import rounds_watched, watch_the_others
+from gdpfed.audit.populations import rounds_watched, watch_the_others
+from gdpfed.audit.privacy_curves import AuditedGroup, ReleaseFamily
 from tests.audit.plans import small_plan
 
 

@@ -44,8 +44,8 @@ def test_audit_of_a_saved_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_audit_exits_with_1_when_a_promise_is_false(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = dataclasses.replace(auditing._PATHS["float"], noise_round=lambda _round: 0)
-    monkeypatch.setitem(auditing._PATHS, "float", broken)
+    broken = dataclasses.replace(auditing.PATHS["float"], noise_round=lambda _round: 0)
+    monkeypatch.setitem(auditing.PATHS, "float", broken)
     arguments = (*QUICK, "--mechanism", "float", "--no-controls", "--group", "group 1")
     code, out, _ = call(capsys, "audit", *arguments)
     assert code == 1

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from gdpfed.tasks.features import KeptFeatures, Scattering
 from gdpfed.tasks.models import build_model
-from gdpfed.training.clients.batched import batched_model
-from gdpfed.training.clients.linear import LinearModel
+from gdpfed.training.clients.batched import LinearModel, batched_model
 
 CLIENTS, BATCH = 3, 4
 

@@ -2,11 +2,9 @@
 
 Place: over all other modules here. For each group and mechanism two views of the same canaries, and the sampler on its
 own; beside each finding what a faultless mechanism gives at this size, and the smallest lack of noise that shows. For
-integer sums also what lost ones tell (`losses`); and once, on the strictest group, a server that lies (`equivocation`):
-clients are the same in every group. Then the controls, also on the strictest group.
-
-Integer sums lose clients at the rate ``dropout``, and up to ``colluders`` of each cohort tell the server what they
-know.
+integer sums, which lose clients at the rate ``dropout`` while up to ``colluders`` of each cohort tell the server what
+they know, also what lost ones tell (`populations`). Once, on the strictest group, a server that lies (`equivocation`),
+since clients are the same in every group; and the controls.
 
 `alpha` is for the whole report: with probability 1 - alpha nothing in it contradicts a plan that keeps its word. It is
 divided evenly among all claims.
@@ -22,17 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import CanaryFinding, ScoredCanaries, judge
-from gdpfed.audit.canaries import MECHANISMS, float_path, integer_path, send_canaries
+from gdpfed.audit.canaries import MECHANISMS, PATHS, ideal_canaries, send_canaries, smallest_visible
 from gdpfed.audit.controls import CONTROLS, Control
 from gdpfed.audit.equivocation import tell_two_stories
-from gdpfed.audit.ideal import ideal_canaries, smallest_visible
 from gdpfed.audit.integer_release import every_size_complete
-from gdpfed.audit.losses import rounds_with_losses, watch_losses
-from gdpfed.audit.privacy_curves import CurveFamily, ReleaseFamily, ServerFamily
-from gdpfed.audit.sampler import rounds_watched, watch_the_others
-from gdpfed.errors import InputError, suggestion
+from gdpfed.audit.populations import rounds_watched, rounds_with_losses, watch_losses, watch_the_others
+from gdpfed.audit.privacy_curves import AuditedGroup, CurveFamily, ReleaseFamily, ServerFamily
+from gdpfed.errors import InputError, expect, expect_word
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.adversaries import server_epsilon
@@ -40,7 +35,6 @@ from gdpfed.secure.noise_shares import Tolerance
 
 __all__ = ["AuditReport", "AuditRow", "ControlResult", "audit_plan", "check_auditable", "index_of_group"]
 
-_PATHS = {"float": float_path, "integer": integer_path}
 _VIEWS = ("release", "server")
 # Sampling, clipping and noise are the group's own; the sampler is watched once for each.
 _OTHERS, _LOSSES, _LIES = "others", "losses", "lies"
@@ -62,10 +56,9 @@ class AuditRow:
 
     def as_json(self) -> dict[str, Any]:
         """Ready for json.dumps."""
+        facts = {"group": self.group, "mechanism": self.mechanism, "view": self.view}
         return {
-            "group": self.group,
-            "mechanism": self.mechanism,
-            "view": self.view,
+            **facts,
             **self.finding.as_json(),
             "tight_mechanism": None if self.tight is None else self.tight.as_json(),
             "smallest_visible_noise": self.visible_noise,
@@ -78,9 +71,13 @@ class ControlResult:
 
     name: str
     group: str
-    flagged: bool
     view: str
     finding: CanaryFinding
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the finding contradicts the claim, as it should."""
+        return self.finding.contradicts
 
     def as_json(self) -> dict[str, Any]:
         """Ready for json.dumps."""
@@ -140,8 +137,7 @@ class AuditReport:
 def index_of_group(plan: Plan, name: str) -> int:
     """The index of the group of this name."""
     names = [group.name for group in plan.groups]
-    if name not in names:
-        raise InputError(f"expected a group of the plan ({', '.join(names)}), got {name!r}{suggestion(name, names)}")
+    expect_word("a group of the plan among", name, names)
     return names.index(name)
 
 
@@ -149,8 +145,7 @@ def check_auditable(plan: Plan, *, alpha: float) -> None:
     """Refuses a plan without a promise, and an error probability that says nothing."""
     if not plan.is_private:
         raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
-    if not 0 < alpha < 0.5:
-        raise InputError(f"expected 0 < alpha < 0.5, got alpha={alpha}")
+    expect(0 < alpha < 0.5, "0 < alpha < 0.5", alpha=alpha)
 
 
 def audit_plan(
@@ -170,8 +165,7 @@ def audit_plan(
     """Tries to contradict every claim of ``plan``; ``group_indices`` are the groups to audit, all by default."""
     check_auditable(plan, alpha=alpha)
     for name in mechanisms:
-        if name not in MECHANISMS:
-            raise InputError(f"expected mechanism 'float' or 'integer', got {name!r}{suggestion(name, MECHANISMS)}")
+        expect_word("mechanism", name, MECHANISMS)
     started = time.perf_counter()
     indices = range(len(plan.groups)) if group_indices is None else group_indices
     with_integers = "integer" in mechanisms
@@ -230,14 +224,14 @@ class _GroupAudit:
         if with_power:
             self.say(f"{name}: what can be seen")
             ideal = ideal_canaries(self.audited)
-            tight = {view: self._finding(view, getattr(ideal, view)) for view in _VIEWS}
+            tight = {view: self._finding(view, ideal[view]) for view in _VIEWS}
             visible = smallest_visible(self.audited, alpha=self.alpha)
         rows = []
         for mechanism in mechanisms:
             self.say(f"{name}: canaries, {mechanism} sums")
-            sent = send_canaries(_PATHS[mechanism], self.audited, tolerance=self.tolerance)
+            sent = send_canaries(PATHS[mechanism], self.audited, tolerance=self.tolerance)
             for view in _VIEWS:
-                row = self.row(mechanism, view, getattr(sent, view))
+                row = self.row(mechanism, view, sent[view])
                 rows.append(dataclasses.replace(row, tight=tight.get(view), visible_noise=visible.get(view)))
         self.say(f"{name}: the sampler")
         rows.append(self.row("sampler", _OTHERS, watch_the_others(self.audited)))
@@ -259,8 +253,7 @@ class _GroupAudit:
         if control.sampler is not None:
             scored[_OTHERS] = watch_the_others(audited, sampler=control.sampler)
         if control.path is not None:
-            sent = send_canaries(control.path, audited, tolerance=tolerance)
-            scored.update(release=sent.release, server=sent.server)
+            scored |= send_canaries(control.path, audited, tolerance=tolerance)
         if control.losing is not None:
             colluders = tolerance.colluding_fraction
             scored[_LOSSES] = watch_losses(audited, colluders=colluders, make_release=control.losing)
@@ -269,13 +262,7 @@ class _GroupAudit:
         findings = {view: self._finding(view, canaries) for view, canaries in scored.items()}
         # The release view if it shows there: that is the claim that most people read.
         view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))
-        return ControlResult(
-            name=control.name,
-            group=audited.group.name,
-            flagged=findings[view].contradicts,
-            view=view,
-            finding=findings[view],
-        )
+        return ControlResult(name=control.name, group=audited.group.name, view=view, finding=findings[view])
 
     def _finding(self, view: str, canaries: ScoredCanaries) -> CanaryFinding:
         family, claim = self._claim(view)

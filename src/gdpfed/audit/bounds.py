@@ -27,28 +27,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gdpfed.audit.privacy_curves import CurveFamily
+from gdpfed.audit.privacy_curves import BoolArray, CurveFamily, FloatArray
 from gdpfed.errors import InputError
 
 __all__ = [
-    "NOISE_STEP", "AuditFinding", "CanaryFinding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge",
-    "smallest_step",
+    "AuditFinding", "CanaryFinding", "ScoredCanaries", "clopper_pearson", "epsilon_from_rates", "judge", "noise_left",
 ]  # fmt: skip
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-
-# Fractions of the planned noise that are tried, 5 % apart: powers of this, from a fifth to ten times as much.
-NOISE_STEP, _LEAST, _MOST = 1.05, -33, 48
+# Fractions of the planned noise that are tried, 5 % apart, from a fifth to ten times as much.
+_FRACTIONS = tuple(1.05**step for step in range(-33, 49))
 _MOST_THRESHOLDS = 300
 # Of these, the test is chosen that rules out the smallest one it can.
-_CHOOSE_AT = tuple(NOISE_STEP**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
+_CHOOSE_AT = tuple(1.05**step for step in (-14, -7, 0, 1, 2, 4, 6, 9, 15, 30))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredCanaries:
-    """Scores by name, a number for each canary; who was ``inside`` the population; whose scores may be looked at to
-    ``choose`` a test."""
+    """Scores by name, one for each canary; who was ``inside``; whose scores may be looked at to ``choose`` a test."""
 
     scores: Mapping[str, FloatArray]
     inside: BoolArray
@@ -105,8 +100,7 @@ class _Test:
 
 
 def clopper_pearson(count: NDArray[Any] | int, total: int, *, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bound on a probability after ``count`` successes; each is wrong with probability alpha at
-    most."""
+    """Lower and upper bound on a probability after ``count`` successes, each wrong with probability alpha at most."""
     hits = np.asarray(count, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         lower = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), total - hits + 1, alpha), 0.0)
@@ -144,8 +138,7 @@ def judge(
     noise = None
     if measure_noise:
         rates = {"true_positives": true_positives, "false_positives": false_positives}
-        step = smallest_step(lambda step: not family.curve(NOISE_STEP**step).allows(**rates))
-        noise = None if step is None else math.pow(NOISE_STEP, step)
+        noise = noise_left(lambda fraction: not family.curve(fraction).allows(**rates))
     return CanaryFinding(
         claim=claim,
         epsilon_lower=epsilon_lower,
@@ -209,9 +202,7 @@ def _rates(canaries: ScoredCanaries, test: _Test, *, alpha: float) -> tuple[floa
     return float(lower), float(upper)
 
 
-def smallest_step(ruled_out: Callable[[int], bool]) -> int | None:
-    """The smallest power of `NOISE_STEP` that is ruled out, None if none is; by bisection, since more noise allows
-    less."""
-    steps = range(_LEAST, _MOST + 1)
-    index = bisect.bisect_left(steps, True, key=ruled_out)
-    return steps[index] if index < len(steps) else None
+def noise_left(ruled_out: Callable[[float], bool]) -> float | None:
+    """The smallest fraction of the planned noise that is ruled out, or None; by bisection: more noise allows less."""
+    index = bisect.bisect_left(_FRACTIONS, True, key=ruled_out)
+    return _FRACTIONS[index] if index < len(_FRACTIONS) else None

@@ -13,43 +13,50 @@ Integer sums lose clients as the secure sum does, if ``tolerance`` says so. Then
 Canaries go in batches, each a training of its own with its own seed, so that a batch's cohort has about ten clients,
 or a few where the rate is small.
 
+Beside them are canaries of a mechanism that does exactly what the plan says, with more or less of the planned noise:
+what an audit of this size can see at all.
+
 Guarantees (tests of the same name):
   only_canaries_inside_move_the_sum    by the clip norm, in the rounds that they were sampled for.
   canaries_follow_the_seed             the same seed gives the same scores, another one others.
+  ideal_is_the_planned_mechanism     mean and variance of each round, and the share of rounds.
 """
 
+import bisect
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.audit.audited_group import AuditedGroup
-from gdpfed.audit.bounds import ScoredCanaries
+from gdpfed import streams
+from gdpfed.audit.bounds import ScoredCanaries, judge
 from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
+from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray, FloatArray
 from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates, initial_state
-from gdpfed.training.sampling import sample_clients
+from gdpfed.training.sampling import poisson
 
 __all__ = [
-    "MECHANISMS", "SEEDS", "CanaryPath", "MakeRelease", "Observed", "ViewedCanaries", "float_path",
-    "integer_path", "observe", "scored", "send_canaries",
+    "MECHANISMS", "PATHS", "SEEDS", "TOO_LONG", "CanaryPath", "MakeRelease", "Observed", "Views", "first_half",
+    "float_path", "ideal_canaries", "integer_path", "likelihood_ratios", "observe", "observe_ideal", "send_canaries",
+    "smallest_visible", "tossed",
 ]  # fmt: skip
 
-MECHANISMS = ("float", "integer")
-
 # Of the clip norm: that updates are bounded is part of what is audited.
-_TOO_LONG = 10.0
+TOO_LONG = 10.0
 _CHUNK = 128
-# A batch has the seed SEEDS * seed + its number.
+# A batch has the seed SEEDS * seed + its number; ideal ones lie beyond.
 SEEDS = 2**32
+_IDEAL_SEEDS, _IDEAL_BATCH = 2**31, 1000
+_FRACTIONS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
 
 
 class MakeRelease(Protocol):
@@ -85,19 +92,14 @@ class Observed:
     """One batch: (rounds, canaries). ``sums``, and those that the server is left with, in planned noise stds;
     ``taking_part`` also of those outside."""
 
-    sums: NDArray[np.float64]
-    server_sums: NDArray[np.float64]
-    taking_part: NDArray[np.bool_]
-    inside: NDArray[np.bool_]
+    sums: FloatArray
+    server_sums: FloatArray
+    taking_part: BoolArray
+    inside: BoolArray
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ViewedCanaries:
-    """The same canaries as two adversaries see them."""
-
-    release: ScoredCanaries
-    server: ScoredCanaries
-
+# The same canaries as two adversaries see them: "release" and "server".
+Views = dict[str, ScoredCanaries]
 
 float_path = CanaryPath(
     make_release=lambda plan, assignment, updates, *, seed, **_sizes: float_release(
@@ -105,15 +107,17 @@ float_path = CanaryPath(
     )
 )
 integer_path = CanaryPath(make_release=IntegerRelease)
+PATHS = {"float": float_path, "integer": integer_path}
+MECHANISMS = tuple(PATHS)
 
 
 def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Observed:
     """All canaries in one batch, from the first round to the last."""
     plan, group, num_canaries, seed = audited.plan, audited.group, audited.num_canaries, audited.seed
-    inside = np.arange(num_canaries) < num_canaries // 2
+    inside = first_half(num_canaries)
     assignment = np.full(num_canaries, audited.group_index, dtype=np.int64)
     state = initial_state(torch.zeros(num_canaries), num_canaries)
-    participations = np.zeros(num_canaries, dtype=np.int64)
+    sample = poisson(plan, assignment, seed=seed)
     sums = np.empty((plan.num_rounds, num_canaries))
     server_sums = np.empty_like(sums)
     taking_part = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
@@ -122,7 +126,7 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         for start in range(0, len(clients), _CHUNK):
             chunk = clients[start : start + _CHUNK]
             rows = torch.zeros((len(chunk), num_canaries), dtype=torch.float64)
-            rows[torch.arange(len(chunk)), torch.from_numpy(chunk)] = _TOO_LONG * group.clip_norm
+            rows[torch.arange(len(chunk)), torch.from_numpy(chunk)] = TOO_LONG * group.clip_norm
             yield chunk, rows
 
     release = path.make_release(
@@ -134,8 +138,8 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         tolerance=tolerance or every_size_complete(),
     )
     for round_number in range(plan.num_rounds):
-        sampled = sample_clients(plan, assignment, participations, seed=seed, round_number=round_number)
-        participations[sampled] += 1
+        sampled = sample(replace(state, round_number=round_number))
+        state.participations[sampled] += 1
         taking_part[round_number, sampled] = True
         # The noise has the address of this state's round.
         addressed = replace(state, round_number=path.noise_round(round_number))
@@ -147,7 +151,7 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
     return Observed(sums=stds, server_sums=server_stds, taking_part=taking_part, inside=inside)
 
 
-def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> ViewedCanaries:
+def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Views:
     """At least as many canaries as are wanted, in batches, and their scores."""
     wanted = audited.num_canaries
     if wanted < 200:
@@ -157,27 +161,86 @@ def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Toleran
     batches = (
         replace(audited, num_canaries=size, seed=audited.seed * SEEDS + number) for number in range(-(-wanted // size))
     )
-    return scored((observe(path, batch, tolerance=tolerance) for batch in batches), audited.group)
+    return _scored((observe(path, batch, tolerance=tolerance) for batch in batches), audited.group)
 
 
-def scored(batches: Iterable[Observed], group: Group) -> ViewedCanaries:
+def likelihood_ratios(seen: Observed, group: Group) -> dict[str, FloatArray]:
+    """By view, what no other test of the planned mechanism does better than."""
+    noise = group.noise_multiplier
+    return {
+        "release": release_scores(seen.sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
+        "server": server_scores(seen.server_sums, seen.taking_part, noise_multiplier=noise),
+    }
+
+
+def _scored(batches: Iterable[Observed], group: Group) -> Views:
     """The scores of all batches; every second canary chooses the test."""
-    noise, rate = group.noise_multiplier, group.sampling_rate
     columns = []
     for batch in batches:
         choosing = np.arange(len(batch.inside)) % 2 == 0
-        columns.append(
-            (
-                release_scores(batch.sums, noise_multiplier=noise, sampling_rate=rate),
-                server_scores(batch.server_sums, batch.taking_part, noise_multiplier=noise),
-                repeat_scores(batch.sums, choose=choosing),
-                batch.inside,
-                choosing,
-            )
-        )
+        ratios = likelihood_ratios(batch, group).values()
+        columns.append((*ratios, repeat_scores(batch.sums, choose=choosing), batch.inside, choosing))
     by_release, by_server, repeated, inside, choose = (np.concatenate(column) for column in zip(*columns, strict=True))
-    release, server = (
-        ScoredCanaries(scores={"likelihood ratio": ratio, "repeated noise": repeated}, inside=inside, choose=choose)
-        for ratio in (by_release, by_server)
+    return {
+        view: ScoredCanaries(
+            scores={"likelihood ratio": ratio, "repeated noise": repeated}, inside=inside, choose=choose
+        )
+        for view, ratio in (("release", by_release), ("server", by_server))
+    }
+
+
+def ideal_canaries(audited: AuditedGroup, *, fraction: float = 1.0) -> Views:
+    """As `send_canaries`, of the mechanism that the accountant judges, with ``fraction`` of the planned noise."""
+    batches = (
+        replace(
+            audited,
+            num_canaries=min(_IDEAL_BATCH, audited.num_canaries - start),
+            seed=audited.seed * SEEDS + _IDEAL_SEEDS + number,
+        )
+        for number, start in enumerate(range(0, audited.num_canaries, _IDEAL_BATCH))
     )
-    return ViewedCanaries(release=release, server=server)
+    seen = (observe_ideal(batch, inside=first_half(batch.num_canaries), fraction=fraction) for batch in batches)
+    return _scored(seen, audited.group)
+
+
+def observe_ideal(audited: AuditedGroup, *, inside: BoolArray, fraction: float = 1.0) -> Observed:
+    """Gaussian draws by numpy: nobody else, and no sampler, clip, encoding or sum."""
+    taking_part = tossed(audited)
+    noise = fraction * streams.generator(audited.seed, "noise").standard_normal(taking_part.shape)
+    sums = noise + (taking_part & inside) / audited.group.noise_multiplier
+    return Observed(sums=sums, server_sums=sums, taking_part=taking_part, inside=inside)
+
+
+def tossed(audited: AuditedGroup) -> BoolArray:
+    """(rounds, canaries): whose coin says so takes part, as often as the plan allows."""
+    shape, most = (audited.plan.num_rounds, audited.num_canaries), audited.plan.max_participations
+    taking_part = streams.generator(audited.seed, "sample").random(shape) < audited.group.sampling_rate
+    return taking_part if most is None else taking_part & (np.cumsum(taking_part, axis=0) <= most)
+
+
+def first_half(num_canaries: int) -> BoolArray:
+    """Who is inside."""
+    return np.arange(num_canaries) < num_canaries // 2
+
+
+def smallest_visible(audited: AuditedGroup, *, alpha: float) -> dict[str, float | None]:
+    """For each view the largest fraction of the noise that was flagged, in one simulation of each; None if none was."""
+    delta, claims = audited.group.delta, audited.claims()
+
+    @functools.cache
+    def flagged(step: int) -> dict[str, bool]:
+        canaries = ideal_canaries(replace(audited, seed=audited.seed + 1), fraction=_FRACTIONS[step])
+        return {
+            view: judge(
+                canaries[view], family, claim=np.inf, delta=delta, alpha=alpha, measure_noise=False
+            ).curve_contradicted
+            for view, (family, _) in claims.items()
+        }
+
+    def largest(view: str) -> float | None:
+        last = len(_FRACTIONS) - 1
+        if not flagged(last)[view]:
+            return None
+        return _FRACTIONS[bisect.bisect_left(range(last), True, key=lambda step: flagged(step)[view])]
+
+    return {view: largest(view) for view in claims}

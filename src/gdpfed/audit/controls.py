@@ -16,25 +16,24 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.canaries import CanaryPath, MakeRelease, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
-from gdpfed.audit.sampler import Sampler
+from gdpfed.audit.populations import Sampler
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.planning.plan import Plan
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance
 from gdpfed.secure.randomness import Randomness
 from gdpfed.training.releases.float_sums import clipped_sums
-from gdpfed.training.rounds import IntArray, Release, Released, TrainingState, Updates, cohort_sizes
+from gdpfed.training.rounds import IntArray, Release, Released, Sample, TrainingState, Updates, cohort_sizes
 
 __all__ = ["CONTROLS", "Control"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A mistake: in the path of the canaries, in the sampler, in what is released of lost sums, or in the numbers that
-    the protocol's clients go by."""
+    """A mistake: in the canaries' path, the sampler, what is released of lost sums, or the numbers that clients use."""
 
     name: str
     path: CanaryPath | None = None
@@ -75,21 +74,18 @@ def _without_noise(plan: Plan, assignment: IntArray, updates: Updates, /, **_: o
     return release
 
 
-def _fixed_size(
-    plan: Plan,
-    assignment: IntArray,
-    participations: IntArray,  # noqa: ARG001 - a cap makes no difference here
-    *,
-    seed: int,
-    round_number: int,
-) -> IntArray:
+def _fixed_size(plan: Plan, assignment: IntArray, seed: int) -> Sample:
     """As many clients of each group as are expected, no more and no fewer."""
-    generator = streams.generator(seed, "sample", round_number=round_number)
-    chosen = []
-    for index, group in enumerate(plan.groups):
-        members = np.flatnonzero(assignment == index)
-        chosen.append(generator.permutation(members)[: round(group.sampling_rate * len(members))])
-    return np.sort(np.concatenate(chosen))
+
+    def sample(state: TrainingState) -> IntArray:
+        generator = streams.generator(seed, "sample", round_number=state.round_number)
+        chosen = []
+        for index, group in enumerate(plan.groups):
+            members = np.flatnonzero(assignment == index)
+            chosen.append(generator.permutation(members)[: round(group.sampling_rate * len(members))])
+        return np.sort(np.concatenate(chosen))
+
+    return sample
 
 
 def _zeros(planned: PlannedSum, **_randomness: Randomness | None) -> NDArray[np.uint32]:

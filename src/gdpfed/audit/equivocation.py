@@ -26,22 +26,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.bounds import ScoredCanaries
 from gdpfed.audit.canaries import SEEDS
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import PrivacyError
 from gdpfed.secure import masks, messages
-from gdpfed.secure.client import SecureClient
 from gdpfed.secure.client_state import ClientState, Secrets
 from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
-from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, sign, signing_public
-from gdpfed.secure.randomness import SimulatedRandomness
-from gdpfed.secure.server import SecureServer
-from gdpfed.secure.session import HASH_BYTES, Directory, Session
+from gdpfed.secure.primitives import AgreementKey, sign
+from gdpfed.secure.session import HASH_BYTES, Session
 from gdpfed.secure.shares import restore
-from gdpfed.training.releases.secure_sums import SERVER
+from gdpfed.training.releases.secure_sums import simulated_cohort, simulated_identity
 
 __all__ = ["ONE_LIAR", "LyingServer", "Reading", "cohort_size", "num_victims", "tell_two_stories"]
 
@@ -79,75 +76,30 @@ class Reading:
     refusals: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LyingServer:
-    """One cohort of real clients, the last of which colludes, with ``tolerance`` as all of them believe it."""
-
-    planned: PlannedSum
-    group: int
-    tolerance: Tolerance
-    identities: dict[int, bytes]
-
-    @property
-    def cohort(self) -> int:
-        """How many clients."""
-        return len(self.identities) - 1
-
-    @property
-    def victims(self) -> range:
-        """The first ones."""
-        return range(_victims_in(self.cohort, self.tolerance))
-
-    def attack(self, updates: NDArray[np.float64], *, seed: int) -> Reading:
-        """``updates`` (clients, parameters)."""
-        return _Attack(self, seed).run(updates)
-
-
 def _victims_in(cohort: int, tolerance: Tolerance) -> int:
     """As many as may be lost; they are among those who sign that they were not."""
     shape = topology(cohort, tolerance)
     return min(shape.dropouts, shape.quorum - 1)
 
 
-class _Attack:
-    """One session, stage by stage."""
+class LyingServer:
+    """One session with so many real clients, the last of which colludes, with ``tolerance`` as all of them believe it;
+    the first are the ``victims``."""
 
-    def __init__(self, lying: LyingServer, seed: int) -> None:
-        self._everybody = range(lying.cohort)
-        self._victims, self._colluder = lying.victims, lying.cohort - 1
-        self._colluders_identity = lying.identities[self._colluder]
+    def __init__(self, planned: PlannedSum, *, group: int, tolerance: Tolerance, cohort: int, seed: int) -> None:
+        self.victims = range(_victims_in(cohort, tolerance))
+        self._everybody, self._colluder = range(cohort), cohort - 1
+        self._colluders_identity, _ = simulated_identity(seed, self._colluder)
         self._session = Session(
             plan_hash=bytes(HASH_BYTES),
             model_hash=bytes(HASH_BYTES),
             round_number=0,
             attempt=0,
-            place=lying.planned.place,
-            num_params=lying.planned.num_params,
+            place=planned.place,
+            num_params=planned.num_params,
         )
-        directory = Directory(
-            server=signing_public(lying.identities[SERVER]),
-            clients={client: signing_public(lying.identities[client]) for client in self._everybody},
-        )
-        self._clients = {
-            client: SecureClient(
-                session=self._session,
-                planned=lying.planned,
-                group=lying.group,
-                client=client,
-                identity=lying.identities[client],
-                directory=directory,
-                tolerance=lying.tolerance,
-                randomness=SimulatedRandomness(seed=seed, round_number=0, client=client),
-            )
-            for client in self._everybody
-        }
-        self._server = SecureServer(
-            session=self._session,
-            invited=self._everybody,
-            identity=lying.identities[SERVER],
-            directory=directory,
-            tolerance=lying.tolerance,
-        )
+        groups = dict.fromkeys(self._everybody, group)
+        self._server, self._clients = simulated_cohort(self._session, planned, groups, tolerance=tolerance, seed=seed)
         self._roster: messages.Roster
         self._inputs: dict[int, messages.MaskedInput] = {}
         # By whose secret, and which of the two, then by the holder's point.
@@ -165,8 +117,8 @@ class _Attack:
             self._refusals += 1
             return None
 
-    def run(self, updates: NDArray[np.float64]) -> Reading:
-        """Collects, tells two stories, and makes the most of the answers."""
+    def attack(self, updates: NDArray[np.float64]) -> Reading:
+        """Collects ``updates`` (clients, parameters), tells two stories, and makes the most of the answers."""
         for client in self._clients.values():
             self._server.receive_advertisement(client.advertise())
         roster = self._server.roster()
@@ -181,8 +133,8 @@ class _Attack:
         honest = [client for client in self._everybody if client != self._colluder]
         needed = self._roster.topology.quorum - 1
         self._tell(honest[:needed], lost=())
-        self._tell(honest[needed:], lost=tuple(self._victims))
-        alone = {victim: self._alone(victim) for victim in self._victims}
+        self._tell(honest[needed:], lost=tuple(self.victims))
+        alone = {victim: self._alone(victim) for victim in self.victims}
         return Reading(
             alone={victim: read for victim, read in alone.items() if read is not None},
             total=self._total(secrets),
@@ -254,28 +206,27 @@ class _Attack:
 
 def tell_two_stories(audited: AuditedGroup, *, tolerance: Tolerance = ONE_LIAR) -> ScoredCanaries:
     """One score for each victim: whether what the server reads of it is nearer to the clip norm than to nothing."""
-    group, seed = audited.group, audited.seed
+    group = audited.group
     cohort = cohort_size(group.noise_multiplier)
     victims = _victims_in(cohort, tolerance)
-    lying = LyingServer(
-        planned=planned_sums(audited.plan, num_params=victims, tolerance=tolerance)[audited.sum_index],
-        group=audited.group_index,
-        tolerance=tolerance,
-        identities={
-            client: SimulatedRandomness(seed=seed, round_number=0, client=client).stream("identity").take(KEY_BYTES)
-            for client in (*range(cohort), SERVER)
-        },
-    )
+    planned = planned_sums(audited.plan, num_params=victims, tolerance=tolerance)[audited.sum_index]
     nearer, inside = [], []
     for number in range(-(-num_victims(audited.num_canaries) // victims)):
         present = (np.arange(victims) + number) % 2 == 0
         updates = np.zeros((cohort, victims))
         updates[np.arange(victims), np.arange(victims)] = group.clip_norm * present
-        reading = lying.attack(updates, seed=seed * SEEDS + _SESSIONS + number)
+        lying = LyingServer(
+            planned,
+            group=audited.group_index,
+            tolerance=tolerance,
+            cohort=cohort,
+            seed=audited.seed * SEEDS + _SESSIONS + number,
+        )
+        reading = lying.attack(updates)
         for victim in range(victims):
             read = reading.alone.get(victim, reading.total)
             # Where there is nothing to read, it is the same for everybody.
-            length = 0.0 if read is None else decode(read, unit=lying.planned.unit)[victim]
+            length = 0.0 if read is None else decode(read, unit=planned.unit)[victim]
             nearer.append(float(length > group.clip_norm * group.scale / 2))
         inside.append(present)
     # Neighbours are inside and outside in turns.

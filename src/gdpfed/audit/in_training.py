@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gdpfed import streams
-from gdpfed.audit.audited_group import AuditedGroup
 from gdpfed.audit.auditor import check_auditable
+from gdpfed.audit.canaries import TOO_LONG, Observed, likelihood_ratios, observe_ideal, tossed
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
-from gdpfed.audit.scores import release_scores, server_scores
+from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
@@ -41,20 +40,15 @@ from gdpfed.training.sampling import poisson
 
 __all__ = ["TrainingAudit", "TrainingObserved", "audit_training", "train_with_canaries"]
 
-_TOO_LONG = 10.0
 _MOST_BYTES = 4 * 2**30
 # Beyond the seeds of users, so that canaries share no stream with the training.
 _CANARIES = 2**64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainingObserved:
-    """(rounds, canaries): the released sums along each canary's direction, in noise stds; who took part, or would
-    have."""
+class TrainingObserved(Observed):
+    """The released sums along each canary's direction, which are all that the server has, too; and the model."""
 
-    sums: NDArray[np.float64]
-    taking_part: NDArray[np.bool_]
-    inside: NDArray[np.bool_]
     parameters: Tensor
     evaluation: Evaluation
 
@@ -118,24 +112,22 @@ def train_with_canaries(
     present = np.flatnonzero(inside)
     assignment = np.concatenate([simulation.assignment, np.full(len(present), place, dtype=np.int64)])
     # Those outside toss coins that nobody uses; the server's view of them is of rounds they might have been in.
-    coins = streams.generator(seed + _CANARIES, "sample").random((plan.num_rounds, num_canaries))
-    taking_part = coins < group.sampling_rate
-    if plan.max_participations is not None:
-        taking_part &= np.cumsum(taking_part, axis=0) <= plan.max_participations
+    audited = AuditedGroup(plan=plan, group_index=place, num_canaries=num_canaries, seed=seed + _CANARIES)
+    taking_part = tossed(audited)
     taking_part[:, inside] = False
     sums = np.empty((plan.num_rounds, num_canaries))
 
     def updates(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         yield from simulation.updates(state, clients[clients < num_clients])
         for client in clients[clients >= num_clients]:
-            row = directions[int(present[client - num_clients])].double() * (_TOO_LONG * group.clip_norm)
+            row = directions[int(present[client - num_clients])].double() * (TOO_LONG * group.clip_norm)
             yield np.array([client], dtype=np.int64), row.unsqueeze(0)
 
     real = simulation.release(assignment, updates)
 
     def release(state: TrainingState, clients: IntArray) -> Released:
         released = real(state, clients)
-        total = sparsified(plan, released.sums)[0 if plan.release == "pooled" else place]
+        total = sparsified(plan, released.sums)[audited.sum_index]
         sums[state.round_number] = (directions @ total.float()).double().numpy() / group.noise_std
         canaries = released.clients[released.clients >= num_clients]
         taking_part[state.round_number, present[canaries - num_clients]] = True
@@ -151,6 +143,7 @@ def train_with_canaries(
     state = run(None, work, watch=lambda progress: watch(progress.state.round_number))
     return TrainingObserved(
         sums=sums,
+        server_sums=sums,
         taking_part=taking_part,
         inside=inside,
         parameters=state.parameters,
@@ -158,35 +151,18 @@ def train_with_canaries(
     )
 
 
-def _ideal(
-    plan: Plan, *, place: int, num_canaries: int, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+def _ideal(audited: AuditedGroup) -> Observed:
     """Orthogonal canaries, nobody else, exact noise."""
-    group = plan.groups[place]
-    shape = (plan.num_rounds, num_canaries)
-    inside = streams.generator(seed + 2 * _CANARIES, "groups").random(num_canaries) < 0.5
-    taking_part = streams.generator(seed + 2 * _CANARIES, "sample").random(shape) < group.sampling_rate
-    noise = streams.generator(seed + 2 * _CANARIES, "noise").standard_normal(shape)
-    return noise + (taking_part & inside) / group.noise_multiplier, taking_part, inside
+    addressed = dataclasses.replace(audited, seed=audited.seed + 2 * _CANARIES)
+    inside = streams.generator(addressed.seed, "groups").random(audited.num_canaries) < 0.5
+    return observe_ideal(addressed, inside=inside)
 
 
-def _judged(
-    plan: Plan,
-    place: int,
-    sums: NDArray[np.float64],
-    taking_part: NDArray[np.bool_],
-    inside: NDArray[np.bool_],
-    alpha: float,
-) -> dict[str, OneRunFinding]:
-    group = plan.groups[place]
-    noise = group.noise_multiplier
-    scores = {
-        "release": release_scores(sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
-        "server": server_scores(sums, taking_part, noise_multiplier=noise),
-    }
-    claims = AuditedGroup(plan=plan, group_index=place, num_canaries=len(inside), seed=0).claims()
+def _judged(audited: AuditedGroup, seen: Observed, *, alpha: float) -> dict[str, OneRunFinding]:
+    scores, claims = likelihood_ratios(seen, audited.group), audited.claims()
+    each = alpha / len(claims)
     return {
-        view: judge_one_run(scores[view], inside, family, claim=claim, delta=group.delta, alpha=alpha / len(claims))
+        view: judge_one_run(scores[view], seen.inside, family, claim=claim, delta=audited.group.delta, alpha=each)
         for view, (family, claim) in claims.items()
     }
 
@@ -214,20 +190,20 @@ def audit_training(
     finally:
         simulation.trainer.close()
         torch.set_num_threads(threads)
-    group = plan.groups[place]
+    audited = AuditedGroup(plan=plan, group_index=place, num_canaries=num_canaries, seed=seed)
     return TrainingAudit(
         title=task.title,
         method=plan.method,
         plan_hash=plan_hash(plan),
-        group=group.name,
+        group=audited.group.name,
         num_canaries=num_canaries,
         num_inside=int(observed.inside.sum()),
         num_rounds=plan.num_rounds,
         seed=seed,
         alpha=alpha,
-        delta=group.delta,
+        delta=audited.group.delta,
         accuracy=observed.evaluation.accuracy,
-        findings=_judged(plan, place, observed.sums, observed.taking_part, observed.inside, alpha),
-        tight=_judged(plan, place, *_ideal(plan, place=place, num_canaries=num_canaries, seed=seed), alpha),
+        findings=_judged(audited, observed, alpha=alpha),
+        tight=_judged(audited, _ideal(audited), alpha=alpha),
         seconds=time.perf_counter() - started,
     )

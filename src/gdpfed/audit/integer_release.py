@@ -151,7 +151,9 @@ class _Sum:
         self, planned: PlannedSum, course: Course, tolerance: Tolerance, *, seed: int, round_number: int
     ) -> None:
         self.planned, self.course, self._tolerance = planned, course, tolerance
-        self._seed, self._round_number = seed, round_number
+        self._randomness = functools.partial(
+            SimulatedRandomness, seed=seed, round_number=round_number, place=planned.place, attempt=course.attempt
+        )
         self._total = np.zeros(planned.num_params, dtype=np.uint32)
         self._seen = np.zeros(planned.num_params, dtype=np.uint32)
         self._to_hide = 0
@@ -164,25 +166,18 @@ class _Sum:
             )
             self._to_hide = min(len(course.arrived), self.share.smallest_survivors) - self.share.colluders
 
-    def _randomness(self, client: int) -> SimulatedRandomness:
-        return SimulatedRandomness(
-            seed=self._seed,
-            round_number=self._round_number,
-            client=client,
-            place=self.planned.place,
-            attempt=self.course.attempt,
-        )
-
     def contribute(self, client: int, values: NDArray[np.int64], *, variance: int) -> None:
         """A client's update on the grid, and its share of the noise."""
-        noise = discrete_gaussian(len(values), variance=variance, stream=self._randomness(client).stream("noise"))
+        noise = discrete_gaussian(
+            len(values), variance=variance, stream=self._randomness(client=client).stream("noise")
+        )
         noisy = (values + noise).astype(np.uint32)
         self._total += noisy
         self._seen += noisy if client in self.course.arrived[: self._to_hide] else values.astype(np.uint32)
 
     def released(self, lost_sum: LostSum) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What everybody sees, and what the server does."""
-        planned, course, randomness = self.planned, self.course, self._randomness(SERVER)
+        planned, course, randomness = self.planned, self.course, self._randomness(client=SERVER)
         if course.unmasked:
             self._total += missing_noise(
                 planned,

@@ -24,19 +24,16 @@ Guarantees (tests of the same name):
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from gdpfed.audit.bounds import NOISE_STEP, AuditFinding, smallest_step
-from gdpfed.audit.privacy_curves import CurveFamily, PrivacyCurve
+from gdpfed.audit.bounds import AuditFinding, noise_left
+from gdpfed.audit.privacy_curves import BoolArray, CurveFamily, FloatArray, PrivacyCurve
 from gdpfed.errors import InputError
 
 __all__ = ["OneRunFinding", "curve_rules_out", "judge_one_run", "plain_p_value"]
-
-FloatArray = NDArray[np.float64]
 
 # Guesses made, as fractions of the canaries: half of them "in" and half "out", or all "in". The best is taken, and paid
 # for.
@@ -55,13 +52,14 @@ class OneRunFinding(AuditFinding):
 
 @dataclass(frozen=True, kw_only=True)
 class _Guesses:
-    total: int
-    right: int
+    num_canaries: int
+    num_guesses: int
+    num_right: int
 
     @property
     def excess(self) -> float:
         """Of right guesses over what coins would give, in stds."""
-        return (2 * self.right - self.total) / math.sqrt(self.total)
+        return (2 * self.num_right - self.num_guesses) / math.sqrt(self.num_guesses)
 
 
 def plain_p_value(*, num_canaries: int, num_guesses: int, num_right: int, epsilon: float, delta: float) -> float:
@@ -93,19 +91,18 @@ def curve_rules_out(
     return right + wrong > whole
 
 
-def _all_guesses(scores: FloatArray, inside: NDArray[np.bool_]) -> list[_Guesses]:
+def _all_guesses(scores: FloatArray, inside: BoolArray) -> list[_Guesses]:
     """For each number of guesses, in and out by the extremes of the scores, and only in by the largest."""
     ranked = inside[np.argsort(-scores, kind="stable")]
     halves = [max(1, round(fraction * len(scores) / 2)) for fraction in _GUESSED_BOTH]
     counts = [max(2, round(fraction * len(scores))) for fraction in _GUESSED_IN]
-    return [
-        *(_Guesses(total=2 * half, right=int(ranked[:half].sum() + (~ranked[-half:]).sum())) for half in halves),
-        *(_Guesses(total=count, right=int(ranked[:count].sum())) for count in counts),
-    ]
+    guessed = [(2 * half, ranked[:half].sum() + (~ranked[-half:]).sum()) for half in halves]
+    guessed += [(count, ranked[:count].sum()) for count in counts]
+    return [_Guesses(num_canaries=len(scores), num_guesses=total, num_right=int(right)) for total, right in guessed]
 
 
 def judge_one_run(
-    scores: FloatArray, inside: NDArray[np.bool_], family: CurveFamily, *, claim: float, delta: float, alpha: float
+    scores: FloatArray, inside: BoolArray, family: CurveFamily, *, claim: float, delta: float, alpha: float
 ) -> OneRunFinding:
     """Both bounds over all numbers of guesses; wrong with probability alpha at most."""
     if len(scores) < 20:
@@ -113,50 +110,33 @@ def judge_one_run(
     choices = _all_guesses(scores, inside)
     each = alpha / (2 * len(choices))
 
-    def ruled_out(step: int) -> list[_Guesses]:
-        curve = family.curve(NOISE_STEP**step)
+    def ruled_out(fraction: float) -> list[_Guesses]:
+        curve = family.curve(fraction)
         return [
             guesses
             for guesses in choices
-            if guesses.excess > 0
-            and curve_rules_out(
-                curve,
-                num_canaries=len(scores),
-                num_guesses=guesses.total,
-                num_right=guesses.right,
-                probability=each,
-            )
+            if guesses.excess > 0 and curve_rules_out(curve, **asdict(guesses), probability=each)
         ]
 
-    step = smallest_step(lambda step: bool(ruled_out(step)))
-    noise = None if step is None else math.pow(NOISE_STEP, step)
-    telling = max(choices, key=lambda guesses: guesses.excess) if step is None else ruled_out(step)[0]
+    noise = noise_left(lambda fraction: bool(ruled_out(fraction)))
+    telling = max(choices, key=lambda guesses: guesses.excess) if noise is None else ruled_out(noise)[0]
     return OneRunFinding(
         claim=claim,
-        epsilon_lower=max(_plain_epsilon(guesses, len(scores), delta=delta, alpha=each) for guesses in choices),
+        epsilon_lower=max(_plain_epsilon(guesses, delta=delta, alpha=each) for guesses in choices),
         curve_claim=family.epsilon(1.0),
         curve_lower=family.epsilon(noise) if noise is not None else 0.0,
         noise_at_most=noise,
-        curve_contradicted=bool(ruled_out(0)),
-        num_canaries=len(scores),
-        num_guesses=telling.total,
-        num_right=telling.right,
+        curve_contradicted=bool(ruled_out(1.0)),
+        **asdict(telling),
         alpha=alpha,
     )
 
 
-def _plain_epsilon(guesses: _Guesses, num_canaries: int, *, delta: float, alpha: float) -> float:
+def _plain_epsilon(guesses: _Guesses, *, delta: float, alpha: float) -> float:
     """The largest epsilon that so many right guesses refute."""
 
     def is_refuted(epsilon: float) -> bool:
-        value = plain_p_value(
-            num_canaries=num_canaries,
-            num_guesses=guesses.total,
-            num_right=guesses.right,
-            epsilon=epsilon,
-            delta=delta,
-        )
-        return value < alpha
+        return plain_p_value(**asdict(guesses), epsilon=epsilon, delta=delta) < alpha
 
     low, high = 0.0, 20.0
     if not is_refuted(low):

@@ -1,7 +1,8 @@
 """A claim as a whole curve: for every false positive rate, how often an adversary can be right.
 
-Place: below the judge. A plan promises one epsilon at one delta, but its noise, rate and rounds imply delta for *every*
-epsilon, and a test that is not allowed by that curve contradicts the plan long before it contradicts the one point.
+Place: below the judge and the attacks, all of which are pointed at an `AuditedGroup`. A plan promises one epsilon at
+one delta, but its noise, rate and rounds imply delta for *every* epsilon, and a test that is not allowed by that curve
+contradicts the plan long before it contradicts the one point.
 
 A family has one parameter, the noise as a fraction of what was planned: the largest fraction that an audit's outcome
 allows bounds what is really there.
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
     SampledGaussian,
@@ -30,9 +32,13 @@ from gdpfed.privacy.accountant import (
     grid_interval,
 )
 
-__all__ = ["CurveFamily", "PrivacyCurve", "ReleaseFamily", "ServerFamily", "gaussian_delta"]
+__all__ = [
+    "AuditedGroup", "BoolArray", "CurveFamily", "FloatArray", "PrivacyCurve", "ReleaseFamily", "ServerFamily",
+    "gaussian_delta",
+]  # fmt: skip
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 # Fine where budgets are, and far enough for a test that is right in one of 1e6 cases.
 _EPSILONS = np.concatenate([np.linspace(0, 2, 81)[:-1], np.linspace(2, 16, 141)])
@@ -175,3 +181,38 @@ def gaussian_delta(epsilons: FloatArray, shift: float) -> FloatArray:
     below = np.exp(epsilons + special.log_ndtr(-shift / 2 - epsilons / shift))
     deltas: FloatArray = np.clip(above - below, 0.0, 1.0)
     return deltas
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedGroup:
+    """A group of a plan, by its index; so many canaries are sent, with this seed."""
+
+    plan: Plan
+    group_index: int
+    num_canaries: int
+    seed: int
+
+    @property
+    def group(self) -> Group:
+        """The group itself."""
+        return self.plan.groups[self.group_index]
+
+    @property
+    def mechanism(self) -> SampledGaussian:
+        """As the accountant judges it."""
+        return self.plan.mechanism(self.group)
+
+    @property
+    def sum_index(self) -> int:
+        """Which of a round's sums the group is in."""
+        return 0 if self.plan.release == "pooled" else self.group_index
+
+    def claims(self) -> dict[str, tuple[CurveFamily, float]]:
+        """For both views its curves, and the epsilon that the plan claims at the group's delta."""
+        server = ServerFamily(
+            mechanism=self.mechanism, delta=self.group.delta, max_participations=self.plan.max_participations
+        )
+        return {
+            "release": (ReleaseFamily(mechanism=self.mechanism, delta=self.group.delta), self.group.epsilon_release),
+            "server": (server, self.group.epsilon_server),
+        }

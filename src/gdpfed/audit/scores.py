@@ -18,11 +18,10 @@ Guarantees (tests of the same name):
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gdpfed.audit.privacy_curves import BoolArray, FloatArray
 
 __all__ = ["release_scores", "repeat_scores", "server_scores"]
-
-FloatArray = NDArray[np.float64]
 
 # Rounds whose noise correlates more than this over 100 canaries or more do not do so by chance (1e-6).
 _ALIKE = 0.5
@@ -40,17 +39,15 @@ def release_scores(sums: FloatArray, *, noise_multiplier: float, sampling_rate: 
     return total
 
 
-def server_scores(sums: FloatArray, taking_part: NDArray[np.bool_], *, noise_multiplier: float) -> FloatArray:
-    """The same for whoever knows in which rounds the canary took part, or would have: ``taking_part`` (rounds,
-    canaries)."""
+def server_scores(sums: FloatArray, taking_part: BoolArray, *, noise_multiplier: float) -> FloatArray:
+    """The same for whoever knows the rounds that a canary took part in, or would have: (rounds, canaries)."""
     shift = 1 / noise_multiplier
     total: FloatArray = np.where(taking_part, shift * sums - shift**2 / 2, 0.0).sum(axis=0)
     return total
 
 
-def repeat_scores(sums: FloatArray, *, choose: NDArray[np.bool_]) -> FloatArray:
-    """The largest distance from the median over the rounds that are most alike, as the canaries that ``choose``
-    show."""
+def repeat_scores(sums: FloatArray, *, choose: BoolArray) -> FloatArray:
+    """The largest distance from the median, over the rounds that are most alike by the canaries that ``choose``."""
     seen = sums[:_MOST_ROUNDS]
     if len(seen) < 2:
         return np.zeros(sums.shape[1])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect_word
 
 __all__ = ["CATALOGUE", "Archive", "NpmPictures", "RawFile", "Source", "source_of"]
 
@@ -115,6 +115,5 @@ CATALOGUE: Mapping[str, Source] = {
 
 def source_of(name: str) -> Source:
     """The source of a data set, by its name."""
-    if name not in CATALOGUE:
-        raise InputError(f"expected a data set ({', '.join(CATALOGUE)}), got {name!r}{suggestion(name, CATALOGUE)}")
+    expect_word("a data set among", name, CATALOGUE)
     return CATALOGUE[name]

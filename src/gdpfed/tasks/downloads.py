@@ -78,10 +78,8 @@ def difference(file: RawFile, content: bytes) -> str | None:
 
 @contextlib.contextmanager
 def staged(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """A ``*.part`` folder within ``folder``. Without an error, the files of these names move up from it at the end.
-
-    What the disk refuses is an `InputError`.
-    """
+    """A ``*.part`` folder within ``folder``. Without an error, the files of these names move up from it at the end;
+    what the disk refuses is an `InputError`."""
     part = None
     try:
         folder.mkdir(parents=True, exist_ok=True)

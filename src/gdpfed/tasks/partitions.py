@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 
 __all__ = ["Partition", "label_mix", "partition_dirichlet", "partition_iid", "partition_natural", "skewed_by_budget"]
 
@@ -47,8 +47,7 @@ def partition_dirichlet(
     A client below ``min_size`` then gets random examples of the client that has the most, one by one. (Drawing anew
     until all are large enough, as is often done, does not end for thousands of clients.)
     """
-    if not (math.isfinite(concentration) and concentration > 0):
-        raise InputError(f"expected a finite concentration > 0, got concentration={concentration}")
+    expect(0 < concentration < math.inf, "a finite concentration > 0", concentration=concentration)
     if min_size < 1:
         raise InputError(f"expected min_size >= 1, got min_size={min_size}: a client without data cannot train")
     _check_room(len(labels), num_clients, min_size=min_size)
@@ -90,8 +89,7 @@ def skewed_by_budget(
 
     Parts are ordered by ``skew`` times the rank of their mean label plus (1 - ``skew``) times a random rank.
     """
-    if not 0 <= skew <= 1:
-        raise InputError(f"expected 0 <= skew <= 1, got skew={skew}")
+    expect(0 <= skew <= 1, "0 <= skew <= 1", skew=skew)
     chance = generator.permutation(len(parts))
     means = np.array([labels[part].mean() for part in parts])
     ranks = np.lexsort((chance, means)).argsort()
@@ -115,8 +113,7 @@ def label_mix(
 
 
 def _check_room(num_examples: int, num_clients: int, *, min_size: int) -> None:
-    if num_clients < 1:
-        raise InputError(f"expected num_clients >= 1, got num_clients={num_clients}")
+    expect(num_clients >= 1, "num_clients >= 1", num_clients=num_clients)
     if num_examples < num_clients * min_size:
         raise InputError(
             f"expected at least {min_size} examples for each of {num_clients} clients, got {num_examples} in all: a "

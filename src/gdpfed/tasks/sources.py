@@ -132,8 +132,7 @@ def obtain(source: Source, *, data_dir: str | Path | None = None, progress: Prog
 
 def get(source: Source, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> RawData:
     """As `obtain`; but with a ``data_dir`` (which need not exist yet) the files are in it afterwards, copied there from
-    the cache or the system's package, or brought.
-    """
+    the cache or the system's package, or brought."""
     if data_dir is None or source.is_embedded:
         return obtain(source, progress=progress)
     own = find(source, _own_place(source, Path(data_dir)))

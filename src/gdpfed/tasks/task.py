@@ -14,7 +14,7 @@ from typing import Any, Literal
 import tomli_w
 
 from gdpfed.config import documented, from_mapping, parse_toml, read_toml, setting
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect, expect_word, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
 
@@ -72,10 +72,7 @@ class TrainingSettings:
     )
 
     def __post_init__(self) -> None:
-        partitions = ("iid", "dirichlet", "natural")
-        if self.partition not in partitions:
-            hint = suggestion(self.partition, partitions)
-            raise InputError(f"expected partition 'iid', 'dirichlet' or 'natural', got {self.partition!r}{hint}")
+        expect_word("partition", self.partition, ("iid", "dirichlet", "natural"))
         for name, is_right, expected in (
             ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
             ("min_examples", self.min_examples >= 1, "min_examples >= 1"),
@@ -88,8 +85,7 @@ class TrainingSettings:
             ("colluders", 0 <= self.colluders < 0.5, "0 <= colluders < 0.5"),
             ("learning_rate_decay", 0 < self.learning_rate_decay <= 1, "0 < learning_rate_decay <= 1"),
         ):
-            if not is_right:
-                raise InputError(f"expected {expected}, got {name}={getattr(self, name)}")
+            expect(is_right, expected, **{name: getattr(self, name)})
         for name in ("dropout", "colluders"):
             if getattr(self, name) and not self.secure:
                 raise InputError(f"expected {name} with secure = true only: other sums lose nobody")

@@ -19,17 +19,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 
-__all__ = [
-    "NUM_ROLES",
-    "TEST_FRACTION",
-    "TEST_STRIDE",
-    "TRAIN_STRIDE",
-    "WINDOW_LENGTH",
-    "Role",
-    "RoleWindows",
-    "read_roles",
-    "role_windows",
-]
+__all__ = ["TEST_STRIDE", "TRAIN_STRIDE", "WINDOW_LENGTH", "Role", "RoleWindows", "read_roles", "role_windows"]
 
 WINDOW_LENGTH = 80
 # The paper's number of clients.

@@ -11,15 +11,14 @@ Guarantees (tests of the same name):
 import torch
 from torch import Tensor
 
-from gdpfed.errors import InputError
+from gdpfed.errors import expect
 
 __all__ = ["keep_largest"]
 
 
 def keep_largest(values: Tensor, *, num_kept: int) -> Tensor:
     """Zeroes all but the ``num_kept`` largest-magnitude entries of ``values`` (params,)."""
-    if not 0 <= num_kept <= len(values):
-        raise InputError(f"expected num_kept between 0 and {len(values)}, got num_kept={num_kept}")
+    expect(0 <= num_kept <= len(values), f"num_kept between 0 and {len(values)}", num_kept=num_kept)
     if num_kept == len(values):
         return values
     if num_kept == 0:

@@ -5,13 +5,15 @@ Place: below the cohort trainer. A model becomes a function from stacked paramet
 
 Four ways to do it, same mathematics:
   layers   a plain CNN, by hand: `layers.py`.
-  linear   one dense layer on fixed features, by hand: `linear.py`.
+  linear   one dense layer on a part without parameters (`tasks/features.py`), by hand; features are computed once for a
+           batch that stays.
   vmap     any other nn.Module, by torch.func. Clients do not mix, so one backward pass of the summed losses gives every
            client's own gradient.
   loop     what torch.func cannot batch (nn.LSTM, nn.GRU): one client after the other.
 
 Guarantees (tests of the same name):
   batched_equals_single         gradients equal those of the module itself, client by client.
+  linear_equals_autograd        likewise, of a dense layer on fixed features.
   threads_do_not_meet           several threads may call one batched model; the module itself is never touched.
   random_layers_are_refused     dropout would draw in the order of the work.
 """
@@ -26,10 +28,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
-from gdpfed.training.clients.layers import LayeredModel
-from gdpfed.training.clients.linear import LinearModel
+from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
+from gdpfed.training.clients.layers import LayeredModel, loss_gradient
 
-__all__ = ["BatchedModel", "batched_model"]
+__all__ = ["BatchedModel", "LinearModel", "batched_model"]
 
 
 class BatchedModel(Protocol):
@@ -52,6 +54,38 @@ def batched_model(model: nn.Module) -> BatchedModel:
     if LinearModel.supports(model):
         return LinearModel(cast(nn.Sequential, model))
     return _AnyModule(model)
+
+
+class LinearModel:
+    """A dense layer on fixed features, for all clients of a block at once."""
+
+    block_clients = 30
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self._fixed = model[0]
+
+    @staticmethod
+    def supports(model: nn.Module) -> bool:
+        """Whether it is features, then a dense layer with a bias, and nothing else."""
+        if type(model) is not nn.Sequential or len(model) != 2:
+            return False
+        fixed, dense = model
+        is_fixed = type(fixed) in (KeptFeatures, LastCharacters, Scattering)
+        return is_fixed and type(dense) is nn.Linear and dense.bias is not None
+
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Features (clients, batch, features) of inputs (clients, batch, ...), or of kept features."""
+        features: Tensor = self._fixed(inputs.flatten(0, 1))
+        return features.view(*inputs.shape[:2], -1)
+
+    def gradients(
+        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor
+    ) -> list[Tensor]:
+        """Of the cross-entropies (clients, batch) times ``weights``, by parameter."""
+        matrix, bias = parameters
+        logits = torch.baddbmm(bias.unsqueeze(1), prepared, matrix.transpose(1, 2))
+        gradient = loss_gradient(logits, labels, weights)
+        return [torch.bmm(gradient.transpose(1, 2), prepared), gradient.sum(1)]
 
 
 class _AnyModule:

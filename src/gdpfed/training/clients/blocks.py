@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed import streams
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 from gdpfed.training.clients.batched import batched_model
 
 __all__ = ["BlockTrainer", "Chunk", "ClientData", "LocalTraining", "flat_parameters", "local_batches"]
@@ -50,13 +50,11 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "learning_rate_decay"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"expected a finite {name} > 0, got {name}={getattr(self, name)}")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"expected 0 <= momentum < 1, got momentum={self.momentum}")
-        for name in ("local_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"expected {name} >= 1, got {name}={getattr(self, name)}")
+            rate = getattr(self, name)
+            expect(0 < rate < float("inf"), f"a finite {name} > 0", **{name: rate})
+        expect(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
+        expect(self.local_steps >= 1, "local_steps >= 1", local_steps=self.local_steps)
+        expect(self.batch_size >= 1, "batch_size >= 1", batch_size=self.batch_size)
 
     def rate(self, round_number: int) -> float:
         """The learning rate of a round."""
@@ -84,11 +82,6 @@ class ClientData:
                 )
         if len(self.labels) and int(self.labels.min()) < 0:
             raise InputError(f"expected labels from 0 up, got {int(self.labels.min())}")
-
-    @property
-    def most_examples(self) -> int:
-        """Of the client that has the most."""
-        return max(len(indices) for indices in self.members)
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
@@ -154,9 +147,10 @@ class BlockTrainer:
         self._batched = batched_model(copy.deepcopy(model).to(self._device))
         self._inputs, self._labels = data.inputs.to(self._device), data.labels.to(self._device)
         # One width for all, so that a client's numbers do not depend on who shares its block.
-        self._width = min(local.batch_size, data.most_examples)
+        most_examples = max(len(indices) for indices in data.members)
+        self._width = min(local.batch_size, most_examples)
         # No client has more examples than a batch: every step uses the same.
-        self.is_fixed = data.most_examples <= local.batch_size
+        self.is_fixed = most_examples <= local.batch_size
 
     def largest_block(self, device: str) -> int:
         """By model, data and kind of device alone: who shares a block may change the last bits of an update."""

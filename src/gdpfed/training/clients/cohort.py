@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gdpfed.errors import InputError
+from gdpfed.errors import expect
 from gdpfed.training.clients.blocks import Chunk, ClientData, LocalTraining, flat_parameters, local_batches
 from gdpfed.training.clients.engines import Engine
 
@@ -48,8 +48,7 @@ class CohortTrainer:
         engine: Engine | None = None,
     ) -> None:
         for name, value in (("num_workers", num_workers), ("chunk_clients", chunk_clients)):
-            if value is not None and value < 1:
-                raise InputError(f"expected {name} >= 1, got {name}={value}")
+            expect(value is None or value >= 1, f"{name} >= 1", **{name: value})
         self._team = (engine or Engine()).start(model, data, local, num_workers=num_workers, chunk=chunk_clients)
         self._trainer = self._team.trainer
         self.device = self._team.device

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect_word
 from gdpfed.training.clients.blocks import BlockTrainer, Chunk, ClientData, LocalTraining
 from gdpfed.training.clients.workers import Workers, start_workers
 
@@ -32,10 +32,8 @@ _CHUNKS_A_WORKER = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Team:
-    """Workers that have started. ``chunk``: so many clients they take at a time, or None for what is quick.
-
-    ``num_threads`` is how many threads of this process may evaluate.
-    """
+    """Workers that have started. ``chunk``: so many clients they take at a time, or None for what is quick. So many
+    threads of this process may evaluate."""
 
     trainer: BlockTrainer
     workers: Workers[Chunk]
@@ -70,8 +68,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         for what, value, known in (("engine", self.name, ENGINES), ("device", self.device, DEVICES)):
-            if value not in known:
-                raise InputError(f"expected {what} {', '.join(known)}, got {value!r}{suggestion(value, known)}")
+            expect_word(what, value, known)
         if self.ray_address is not None and self.name != "ray":
             raise InputError(f"expected engine ray for the Ray address {self.ray_address}, got engine {self.name}")
 

@@ -24,13 +24,21 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayeredModel"]
+__all__ = ["LayeredModel", "loss_gradient"]
 
 # Convolutions, flat, dense; c: Conv2d, r: ReLU, p: MaxPool2d, f: Flatten, d: Linear.
 _LETTERS: dict[type[nn.Module], str] = {
     nn.Conv2d: "c", nn.ReLU: "r", nn.MaxPool2d: "p", nn.Flatten: "f", nn.Linear: "d"
 }  # fmt: skip
 _ORDER = re.compile(r"(?:c(?:r|p|rp|pr)?)+f(?:dr?)+")
+
+
+def loss_gradient(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Of the cross-entropies (clients, batch) times ``weights``, by logit (clients, batch, classes)."""
+    gradient = torch.softmax(logits, dim=2)
+    gradient -= nn.functional.one_hot(labels, gradient.shape[2])
+    gradient *= weights.unsqueeze(2)
+    return gradient
 
 
 def _rectified_gradient(gradient: Tensor, result: Tensor) -> Tensor:
@@ -89,7 +97,7 @@ class _Convolution:
         clients, channels, height, width, batch = images.shape
         size, edge = shape.size, shape.pad
         rows, columns = height + 2 * edge - size + 1, width + 2 * edge - size + 1
-        self._images = images
+        self.images = images
         self._padded = images
         if edge:
             self._padded = images.new_zeros(clients, channels, height + 2 * edge, width + 2 * edge, batch)
@@ -123,7 +131,7 @@ class _Convolution:
 
     def _cut_views(self, rows: int, columns: int, by_quarter: bool) -> list[tuple[Tensor, Tensor]]:
         """Pairs of views (to, from): together, all patches in the layout of ``_patches``."""
-        clients, channels, *_, batch = self._images.shape
+        clients, channels, *_, batch = self.images.shape
         size = self._shape.size
         cut = self._padded.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 5, 6, 2, 3, 4)
         if not by_quarter:
@@ -136,7 +144,7 @@ class _Convolution:
     def cut(self) -> None:
         """Takes the patches of what is in ``images`` now."""
         if self._shape.pad:
-            self._inside.copy_(self._images)
+            self._inside.copy_(self.images)
         for to, source in self._cuts:
             to.copy_(source)
 
@@ -176,22 +184,21 @@ def _quarters(values: Tensor, rows: int, columns: int, batch: int, by_quarter: b
     return tuple(whole[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1))
 
 
-class _Block:
+def _block(inputs: Tensor, shapes: Sequence[_Shape]) -> list[_Convolution]:
     """The convolutions of all clients of a block."""
-
-    def __init__(self, inputs: Tensor, shapes: Sequence[_Shape]) -> None:
-        images = self.images = inputs.new_empty(inputs.permute(0, 2, 3, 4, 1).shape)
-        self.layers: list[_Convolution] = []
-        for shape in shapes:
-            self.layers.append(_Convolution(images, shape, is_first=not self.layers))
-            images = self.layers[-1].result
+    images = inputs.new_empty(inputs.permute(0, 2, 3, 4, 1).shape)
+    layers: list[_Convolution] = []
+    for shape in shapes:
+        layers.append(_Convolution(images, shape, is_first=not layers))
+        images = layers[-1].result
+    return layers
 
 
 class _Blocks(threading.local):
     """One thread's memory."""
 
     def __init__(self) -> None:
-        self.by_shape: dict[tuple[torch.Size, torch.dtype], _Block] = {}
+        self.by_shape: dict[tuple[torch.Size, torch.dtype], list[_Convolution]] = {}
 
 
 class LayeredModel:
@@ -234,7 +241,7 @@ class LayeredModel:
         own_weights = 2 * (letters.count("c") + letters.count("d")) == len(list(model.parameters()))
         return own_weights and _ORDER.fullmatch(letters) is not None
 
-    def prepare(self, inputs: Tensor) -> _Block:
+    def prepare(self, inputs: Tensor) -> list[_Convolution]:
         """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
         kept = self._blocks.by_shape
         key = (inputs.shape, inputs.dtype)
@@ -242,27 +249,27 @@ class LayeredModel:
             # A cohort has blocks of two sizes at most; more would be another cohort's.
             if len(kept) >= 2:
                 kept.clear()
-            kept[key] = _Block(inputs, self._shapes)
-        block = kept[key]
-        block.images.copy_(inputs.permute(0, 2, 3, 4, 1))
-        block.layers[0].cut()
-        return block
+            kept[key] = _block(inputs, self._shapes)
+        layers = kept[key]
+        layers[0].images.copy_(inputs.permute(0, 2, 3, 4, 1))
+        layers[0].cut()
+        return layers
 
     def gradients(
-        self, parameters: Sequence[Tensor], prepared: _Block, labels: Tensor, weights: Tensor
+        self, parameters: Sequence[Tensor], prepared: list[_Convolution], labels: Tensor, weights: Tensor
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
         own = [part.detach() for part in parameters]
         pairs = list(zip(own[::2], own[1::2], strict=True))
         convolved, dense = pairs[: len(self._shapes)], pairs[len(self._shapes) :]
-        for index, (layer, (kernel, bias)) in enumerate(zip(prepared.layers, convolved, strict=True)):
+        for index, (layer, (kernel, bias)) in enumerate(zip(prepared, convolved, strict=True)):
             if index:
                 layer.cut()
             layer.forward(kernel, bias)
-        images = prepared.layers[-1].result
+        images = prepared[-1].result
         gradient, gradients = self._dense(images.flatten(1, 3).transpose(1, 2), dense, labels, weights)
         gradient = gradient.transpose(1, 2).reshape(images.shape)
-        for layer, (kernel, _) in zip(reversed(prepared.layers), reversed(convolved), strict=True):
+        for layer, (kernel, _) in zip(reversed(prepared), reversed(convolved), strict=True):
             gradients = [*layer.backward(kernel, gradient), *gradients]
             if layer.of_images is not None:
                 gradient = layer.of_images
@@ -276,9 +283,7 @@ class LayeredModel:
         for rectified, (matrix, bias) in zip(self._rectified, dense, strict=True):
             hidden = torch.baddbmm(bias.unsqueeze(1), entered[-1], matrix.transpose(1, 2))
             entered.append(hidden.clamp_min_(0) if rectified else hidden)
-        gradient = torch.softmax(entered[-1], dim=2)
-        gradient -= nn.functional.one_hot(labels, gradient.shape[2])
-        gradient *= weights.unsqueeze(2)
+        gradient = loss_gradient(entered[-1], labels, weights)
         if self._rectified[-1]:
             gradient = _rectified_gradient(gradient, entered[-1])
         gradients: list[Tensor] = []

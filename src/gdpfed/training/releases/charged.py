@@ -63,11 +63,10 @@ class ChargedRelease:
             publish(list(charges.values()), content_hash(sums[0]))
         else:
             # Of a group that could not pay, nothing is released, not even noise.
-            paid = [group.name in charges for group in self._plan.groups]
-            sums = [total if pays else torch.zeros_like(total) for pays, total in zip(paid, sums, strict=True)]
-            names = [group.name for group, pays in zip(self._plan.groups, paid, strict=True) if pays]
-            hashes = [content_hash(total) for pays, total in zip(paid, sums, strict=True) if pays]
-            publish([charges[name] for name in names], *hashes)
+            totals = {group.name: total for group, total in zip(self._plan.groups, sums, strict=True)}
+            sums = [total if name in charges else torch.zeros_like(total) for name, total in totals.items()]
+            paid = [name for name in totals if name in charges]
+            publish([charges[name] for name in paid], *(content_hash(totals[name]) for name in paid))
         cohort = cohort_sizes(self._plan, self._assignment, chosen)
         return dataclasses.replace(released, sums=sums, clients=chosen, cohort=cohort)
 

@@ -17,6 +17,7 @@ Guarantees (tests of the same name):
   what_is_given_up_is_noise            of the released variance, after a charge and after the last attempt alike.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -38,7 +39,9 @@ from gdpfed.secure.session import Directory, Session
 from gdpfed.training import mechanism
 from gdpfed.training.rounds import IntArray, Released, TrainingState, Updates, cohort_sizes
 
-__all__ = ["MAX_ATTEMPTS", "SERVER", "SecureRelease", "decoded", "vanishing"]
+__all__ = [
+    "MAX_ATTEMPTS", "SERVER", "SecureRelease", "decoded", "simulated_cohort", "simulated_identity", "vanishing",
+]  # fmt: skip
 
 MAX_ATTEMPTS = 5
 # The server's place among the addresses of clients.
@@ -55,6 +58,46 @@ def vanishing(cohort: Iterable[int], *, dropout: float, seed: int, round_number:
             if coin < dropout:
                 silent[client] = Stage(1 + int(when * len(Stage)))
     return silent
+
+
+@functools.lru_cache(maxsize=2**16)
+def simulated_identity(seed: int, client: int) -> tuple[bytes, bytes]:
+    """A client's signing key and its public half: the same in every round."""
+    private = SimulatedRandomness(seed=seed, round_number=0, client=client).stream("identity").take(KEY_BYTES)
+    return private, signing_public(private)
+
+
+def _address(session: Session, client: int, seed: int) -> SimulatedRandomness:
+    return SimulatedRandomness(
+        seed=seed, round_number=session.round_number, client=client, place=session.place, attempt=session.attempt
+    )
+
+
+def simulated_cohort(
+    session: Session, planned: PlannedSum, groups: Mapping[int, int], *, tolerance: Tolerance, seed: int
+) -> tuple[SecureServer, dict[int, SecureClient]]:
+    """A server and its clients, whose ``groups`` these are."""
+    server_identity, server_public = simulated_identity(seed, SERVER)
+    directory = Directory(
+        server=server_public, clients={client: simulated_identity(seed, client)[1] for client in groups}
+    )
+    clients = {
+        client: SecureClient(
+            session=session,
+            planned=planned,
+            group=group,
+            client=client,
+            identity=simulated_identity(seed, client)[0],
+            directory=directory,
+            tolerance=tolerance,
+            randomness=_address(session, client, seed),
+        )
+        for client, group in groups.items()
+    }
+    server = SecureServer(
+        session=session, invited=groups, identity=server_identity, directory=directory, tolerance=tolerance
+    )
+    return server, clients
 
 
 class SecureRelease:
@@ -76,14 +119,13 @@ class SecureRelease:
         self._dropout = dropout
         self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
         self._plan_hash = bytes.fromhex(plan_hash(plan))
-        self._identities: dict[int, tuple[bytes, bytes]] = {}
 
     def __call__(self, state: TrainingState, clients: IntArray) -> Released:
         """Trains the clients, and runs a protocol for each sum."""
         totals: dict[int, NDArray[np.uint32]] = {}
         clipped = dropped = vanished = 0
         for attempt in range(MAX_ATTEMPTS):
-            running: dict[int, tuple[PlannedSum, InProcessSum]] = {}
+            running: list[tuple[PlannedSum, Session, InProcessSum]] = []
             taking_part: list[int] = []
             for planned in self._planned:
                 if planned.place in totals:
@@ -94,12 +136,12 @@ class SecureRelease:
                 taking_part += cohort
                 session = self._session(state, planned, attempt)
                 if all(vanish.get(client) == Stage.KEYS for client in cohort):
-                    totals[planned.place] = empty_sum(planned, randomness=self._address(session, SERVER))
+                    totals[planned.place] = self._noise_alone(session, planned)
                     continue
                 opened = self._opened(session, planned, cohort, vanish)
                 if opened is not None:
-                    running[planned.place] = (planned, opened)
-            sums = {group: opened for planned, opened in running.values() for group in planned.groups}
+                    running.append((planned, session, opened))
+            sums = {group: opened for planned, _, opened in running for group in planned.groups}
             for chunk, changes in self._updates(state, np.array(sorted(taking_part), dtype=np.int64)):
                 lengths = mechanism.norms(changes).tolist()
                 for client, row, length in zip(chunk.tolist(), changes, lengths, strict=True):
@@ -109,19 +151,17 @@ class SecureRelease:
                         clipped += bool(np.isfinite(length) and length > self._plan.groups[group].clip_norm)
                     if group in sums:
                         sums[group].contribute(client, row.numpy())
-            for place, (planned, opened) in running.items():
-                server = self._address(self._session(state, planned, attempt), SERVER)
+            for planned, session, opened in running:
                 try:
-                    totals[place] = opened.release(planned, randomness=server)
+                    totals[planned.place] = opened.release(planned, randomness=_address(session, SERVER, self._seed))
                 except AbortedError:
                     if opened.is_charged:
-                        totals[place] = empty_sum(planned, randomness=server)
+                        totals[planned.place] = self._noise_alone(session, planned)
             if len(totals) == len(self._planned):
                 break
         for planned in self._planned:
             if planned.place not in totals:
-                session = self._session(state, planned, MAX_ATTEMPTS)
-                totals[planned.place] = empty_sum(planned, randomness=self._address(session, SERVER))
+                totals[planned.place] = self._noise_alone(self._session(state, planned, MAX_ATTEMPTS), planned)
         return Released(
             sums=decoded(self._planned, totals),
             clients=clients,
@@ -144,49 +184,15 @@ class SecureRelease:
     def _vanishing(self, cohort: Iterable[int], round_number: int, attempt: int) -> dict[int, Stage]:
         return vanishing(cohort, dropout=self._dropout, seed=self._seed, round_number=round_number, attempt=attempt)
 
-    def _address(self, session: Session, client: int) -> SimulatedRandomness:
-        return SimulatedRandomness(
-            seed=self._seed,
-            round_number=session.round_number,
-            client=client,
-            place=session.place,
-            attempt=session.attempt,
-        )
-
-    def _identity(self, client: int) -> tuple[bytes, bytes]:
-        """A client's signing key and its public half: the same in every round."""
-        if client not in self._identities:
-            address = SimulatedRandomness(seed=self._seed, round_number=0, client=client)
-            private = address.stream("identity").take(KEY_BYTES)
-            self._identities[client] = (private, signing_public(private))
-        return self._identities[client]
+    def _noise_alone(self, session: Session, planned: PlannedSum) -> NDArray[np.uint32]:
+        return empty_sum(planned, randomness=_address(session, SERVER, self._seed))
 
     def _opened(
         self, session: Session, planned: PlannedSum, cohort: list[int], vanish: dict[int, Stage]
     ) -> InProcessSum | None:
         """A cohort that waits for its inputs, or None if it lost too many before."""
-        server_identity, server_public = self._identity(SERVER)
-        directory = Directory(server=server_public, clients={client: self._identity(client)[1] for client in cohort})
-        clients = {
-            client: SecureClient(
-                session=session,
-                planned=planned,
-                group=int(self._assignment[client]),
-                client=client,
-                identity=self._identity(client)[0],
-                directory=directory,
-                tolerance=self._tolerance,
-                randomness=self._address(session, client),
-            )
-            for client in cohort
-        }
-        server = SecureServer(
-            session=session,
-            invited=cohort,
-            identity=server_identity,
-            directory=directory,
-            tolerance=self._tolerance,
-        )
+        groups = {client: int(self._assignment[client]) for client in cohort}
+        server, clients = simulated_cohort(session, planned, groups, tolerance=self._tolerance, seed=self._seed)
         opened = InProcessSum(server, clients, vanish=vanish)
         try:
             opened.open()
