@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.rotation import asked_positions, is_asked, largest_roster, most_asks, smallest_roster
+from gdpfed.planning.rotation import asked_positions, is_asked, largest_roster, most_asks, public_order, smallest_roster
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 
@@ -80,6 +80,16 @@ def test_asks_so_far_are_counted(case: tuple[Plan, int]) -> None:
         counts.update(asked_positions(plan, size, round_number=round_number).tolist())
         assert most_asks(plan, group, rounds=round_number + 1) == max(counts.values(), default=0)
     assert most_asks(plan, group, rounds=plan.num_rounds) == plan.asks
+
+
+def test_the_order_is_public() -> None:
+    clients = list(range(100, 160))
+    order = public_order(clients, seed=7)
+    assert sorted(order.tolist()) == clients
+    assert np.array_equal(order, public_order(reversed(clients), seed=7))
+    assert not np.array_equal(order, public_order(clients, seed=8))
+    # Written down once: nodes with other versions of anything must come to the same order.
+    assert public_order(range(6), seed=1).tolist() == [4, 5, 3, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("asks", "num_rounds", "sizes"), [(10, 50, {400}), (7, 50, {280}), (3, 50, {120})])

@@ -17,6 +17,7 @@ from torch import nn
 from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.rotation import public_order
 from gdpfed.training.clients.cohort import ClientData, LocalTraining, local_batches
 from gdpfed.training.rounds import RoundRecord, TrainingState
 
@@ -98,8 +99,7 @@ def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: in
     """Whether the arc of a round passes over the client: one of its copies, a whole circle apart, lies in it."""
     group = int(assignment[client])
     members = [other for other in range(len(assignment)) if assignment[other] == group]
-    circle = list(streams.generator(seed, "rotation", client=group).permutation(np.array(members)))
-    position, size = circle.index(client), len(members)
+    position, size = list(public_order(members, seed=seed)).index(client), len(members)
     assert plan.asks is not None
     begin = math.floor(Fraction(round_number * size * plan.asks, plan.num_rounds))
     end = math.floor(Fraction((round_number + 1) * size * plan.asks, plan.num_rounds))

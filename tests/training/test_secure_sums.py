@@ -26,7 +26,7 @@ from gdpfed.training.releases import secure_sums as secure_sum
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SecureRelease
 from gdpfed.training.rounds import IntArray, TrainingState, initial_state, sparsified
-from gdpfed.training.sampling import poisson, sample_clients
+from gdpfed.training.sampling import sample_clients, simulated, tossed
 from tests.runs.conftest import TINY, start
 from tests.training import checkers
 from tests.training.worlds import assignment_of, changed, plan_of, world
@@ -59,7 +59,7 @@ def updates(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray,
 
 
 def run(state: TrainingState, plan: Plan, release: rounds.Release, *, without: int | None = None) -> Any:
-    draw = poisson(plan, assignment_of(plan), seed=SEED)
+    draw = simulated(plan, assignment_of(plan), seed=SEED)
     return rounds.run_round(
         state,
         plan=plan,
@@ -69,23 +69,28 @@ def run(state: TrainingState, plan: Plan, release: rounds.Release, *, without: i
     )
 
 
+def trained(plan: Plan) -> rounds.Updates:
+    return tossed(updates, plan, assignment_of(plan), seed=SEED)
+
+
 def floating(plan: Plan) -> rounds.Release:
-    return float_release(plan, assignment_of(plan), updates, seed=SEED)
+    return float_release(plan, assignment_of(plan), trained(plan), seed=SEED)
 
 
 def secure(plan: Plan, **lost: float) -> SecureRelease:
     num_params = len(world("cnn").start().parameters)
-    return SecureRelease(plan, assignment_of(plan), updates, seed=SEED, num_params=num_params, **lost)
+    return SecureRelease(plan, assignment_of(plan), trained(plan), seed=SEED, num_params=num_params, **lost)
 
 
 @pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("asks", [None, 3])
 @pytest.mark.parametrize("method", PRIVATE)
-def test_secure_equals_float_up_to_the_grid(method: str) -> None:
+def test_secure_equals_float_up_to_the_grid(method: str, asks: int | None) -> None:
     """Every coordinate of the step differs by less than a grid step for each client, times the weights.
 
     Everything is kept: at the edge of Top-k a grid step decides which of two nearly equal coordinates stays.
     """
-    plan = changed(plan_of(method), lambda _: {"keep_fraction": 1.0, "projected": False})
+    plan = changed(plan_of(method, asks=asks), lambda _: {"keep_fraction": 1.0, "projected": False})
     start_state = world("cnn").start()
     (plain, told), (kept, record) = (run(start_state, plan, release) for release in (floating(plan), secure(plan)))
     assert (record.cohort, record.clipped, record.dropped) == (told.cohort, told.clipped, told.dropped)
@@ -253,6 +258,31 @@ def test_what_is_given_up_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, other = run(state, plan, release)
     assert torch.equal(lost.parameters, empty.parameters)
     assert record == other
+
+
+def test_a_rotation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt would be another ask; what lost too many, or has too small a roster, is noise alone."""
+    plan = plan_of("pooled", asks=3)
+    release = secure(plan, dropout=0.1)
+    (planned,) = release._planned
+    asked = sum(group.num_clients for group in plan.groups) * 3 // 4
+    assert asked // 2 - len(plan.groups) <= planned.smallest_cohort <= asked // 2
+    start_state = world("cnn").start()
+    for lost, stage in ((asked // 2, secure_sum.Stage.INPUT), (asked // 2 + 4, secure_sum.Stage.KEYS)):
+        monkeypatch.setattr(
+            release, "_vanishing", lambda cohort, *_, lost=lost, stage=stage: dict.fromkeys(cohort[:lost], stage)
+        )
+        after, record = run(start_state, plan, release)
+        assert record.vanished == lost
+        assert record.clipped is None
+        assert is_noise_alone(start_state, after, plan, release)
+
+
+def test_a_smaller_excess_for_rosters_that_are_nearly_constant() -> None:
+    """What a minimum roster wins, of 1,000 clients: 1.14 times the planned variance, in place of 1.5 for any cohort."""
+    tolerance = Tolerance(dropout_rate=0.1)
+    assert float(excess(tolerance, 1000)) == pytest.approx(1.5, abs=0.01)
+    assert float(excess(tolerance, 1000, 500)) < 1.15
 
 
 def test_opening_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

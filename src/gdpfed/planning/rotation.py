@@ -9,9 +9,11 @@ Guarantees (tests of the same name):
   everybody_is_asked_equally_often   exactly `asks` times, at most once in a round, for all sizes and numbers of rounds.
   rosters_are_nearly_constant        they differ by one client at most.
   asks_are_spread                    between two asks of a client lie at least floor(T / K) rounds, less one.
+  the_order_is_public                the same for everybody who knows its seed, another for every seed.
   asks_so_far_are_counted            `most_asks` is what the most asked client was asked, after every round.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable
 
@@ -20,9 +22,21 @@ from numpy.typing import NDArray
 
 from gdpfed.planning.plan import Group, Plan
 
-__all__ = ["asked_positions", "is_asked", "largest_roster", "most_asks", "smallest_roster"]
+__all__ = ["asked_positions", "is_asked", "largest_roster", "most_asks", "public_order", "smallest_roster"]
 
 IntArray = NDArray[np.int64]
+
+
+def public_order(clients: Iterable[int], *, seed: int) -> IntArray:
+    """A group's clients, by their numbers, as they stand on their circle. Anybody who knows ``seed`` can compute it.
+
+    By hashes, and not by a library's shuffle: nodes with other versions must come to the same order.
+    """
+
+    def place(client: int) -> bytes:
+        return hashlib.sha256(f"gdpfed rotation v1 {seed} {client}".encode()).digest()
+
+    return np.array(sorted((int(client) for client in clients), key=place), dtype=np.int64)
 
 
 def _passed(num_clients: int, plan: Plan, rounds: int) -> int:

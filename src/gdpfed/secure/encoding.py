@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.rotation import largest_roster, smallest_roster
 from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
 from gdpfed.secure.session import LARGEST_COHORT
 
@@ -50,7 +51,11 @@ class ClientEncoding:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSum:
-    """One secure sum of a round: a group's, or that of all groups if the plan is pooled."""
+    """One secure sum of a round: a group's, or that of all groups if the plan is pooled.
+
+    With fewer than ``smallest_cohort`` clients it is given up: in a rotation, where the noise is sized for rosters that
+    are nearly constant.
+    """
 
     place: int
     groups: tuple[int, ...]
@@ -60,6 +65,7 @@ class PlannedSum:
     released_variance: int
     largest_cohort: int
     encodings: tuple[ClientEncoding, ...]
+    smallest_cohort: int = 1
 
     def encoding(self, group: int) -> ClientEncoding:
         """That of a group, by its index in the plan."""
@@ -95,7 +101,8 @@ def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: in
     reaches = [Fraction(group.clip_norm) * Fraction(group.scale) for group in groups]
     # Of a pooled plan's groups, whose stds agree to 1e-9, the largest.
     std = max(Fraction(group.noise_multiplier) * reach for group, reach in zip(groups, reaches, strict=True))
-    cohort = largest_cohort(groups)
+    cohort = largest_roster(plan, groups) if plan.is_rotation else largest_cohort(groups)
+    smallest = smallest_roster(plan, groups) if plan.is_rotation else 1
     if cohort > LARGEST_COHORT:
         most = f"{LARGEST_COHORT} clients, which a roster can list"
         raise InputError(f"expected cohorts of at most {most}, got up to {cohort}: lower the participation")
@@ -103,7 +110,9 @@ def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: in
         unit = _power_of_two(max(reaches) / 2**bits)
         bounds = [math.floor(reach / unit) for reach in reaches]
         noise_variance = math.ceil((std / unit) ** 2) + ROUNDING_VARIANCE
-        released = released_variance(total_variance=noise_variance, largest_cohort=cohort, tolerance=tolerance)
+        released = released_variance(
+            total_variance=noise_variance, largest_cohort=cohort, tolerance=tolerance, smallest_cohort=smallest
+        )
         if cohort * max(bounds) + _NOISE_STDS * math.sqrt(released) < _HALF_MODULUS:
             break
     else:
@@ -122,6 +131,7 @@ def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: in
         noise_variance=noise_variance,
         released_variance=released,
         largest_cohort=cohort,
+        smallest_cohort=smallest,
         encodings=tuple(
             ClientEncoding(
                 clip_norm=group.clip_norm, scale=group.scale, unit=float(unit), norm_bound=bound, num_params=num_params

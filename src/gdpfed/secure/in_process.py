@@ -58,6 +58,11 @@ class InProcessSum:
         if client in self._waiting and self._present(Stage.INPUT, [client]):
             self._server.receive_input(self._clients[client].mask(self._waiting.pop(client), update))
 
+    def contribute_zeros(self) -> None:
+        """Stage 3, for all who were asked and have nothing to send: what is no update counts as zero."""
+        for client in list(self._waiting):
+            self.contribute(client, None)
+
     def close(self) -> NDArray[np.uint32]:
         """Stage 4: the sum of all inputs that arrived. Once ``is_charged`` an abort counts as a release."""
         survivors = self._server.survivors()

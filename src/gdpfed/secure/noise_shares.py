@@ -125,9 +125,9 @@ def _binomial_quantiles(share: float, largest: int, rate: float) -> list[int]:
 
 
 @functools.lru_cache(maxsize=256)
-def excess(tolerance: Tolerance, largest_cohort: int) -> Fraction:
-    """The largest ratio of noise variance with nobody lost to that planned, over cohorts up to this size."""
-    cohorts = range(1, largest_cohort + 1)
+def excess(tolerance: Tolerance, largest_cohort: int, smallest_cohort: int = 1) -> Fraction:
+    """The largest ratio of noise variance with nobody lost to that planned, over cohorts of these sizes."""
+    cohorts = range(smallest_cohort, largest_cohort + 1)
     left = [cohort - tolerance.dropouts(cohort) - tolerance.colluders(cohort) for cohort in cohorts]
     cohort, guaranteed = max(zip(cohorts, left, strict=True), key=lambda pair: pair[0] / pair[1])
     return Fraction(cohort, guaranteed)
@@ -179,10 +179,12 @@ def noise_share(*, total_variance: int, cohort: int, tolerance: Tolerance, num_p
     return share
 
 
-def released_variance(*, total_variance: int, largest_cohort: int, tolerance: Tolerance) -> int:
+def released_variance(
+    *, total_variance: int, largest_cohort: int, tolerance: Tolerance, smallest_cohort: int = 1
+) -> int:
     """Of the noise in what is released: the most that a cohort's shares sum to, and a little for the server to add."""
     # Each share is rounded up, by less than 1.
-    most = math.ceil(total_variance * excess(tolerance, largest_cohort)) + largest_cohort
+    most = math.ceil(total_variance * excess(tolerance, largest_cohort, smallest_cohort)) + largest_cohort
     return most + SMALLEST_VARIANCE
 
 

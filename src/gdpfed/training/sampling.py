@@ -28,22 +28,26 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.rotation import asked_positions
+from gdpfed.planning.rotation import asked_positions, public_order
 from gdpfed.training.rounds import IntArray, Sample, TrainingState, Updates
 
-__all__ = ["asked_clients", "chosen_clients", "poisson", "sample_clients", "simulated", "system_coins", "tossed"]
+__all__ = [
+    "asked_clients", "chosen_clients", "poisson", "public_orders", "sample_clients", "simulated", "system_coins",
+    "tossed",
+]  # fmt: skip
 
 
 def simulated(plan: Plan, assignment: IntArray, *, seed: int) -> Sample:
     """Whom a simulation's server asks, as the plan says."""
     if not plan.is_rotation:
         return poisson(plan, assignment, seed=seed)
-    members = [np.flatnonzero(assignment == number) for number in range(len(plan.groups))]
-    orders = [
-        streams.generator(seed, "rotation", client=number).permutation(clients)
-        for number, clients in enumerate(members)
-    ]
+    orders = public_orders(plan, assignment, seed=seed)
     return lambda state: asked_clients(plan, orders, round_number=state.round_number)
+
+
+def public_orders(plan: Plan, assignment: IntArray, *, seed: int) -> list[IntArray]:
+    """Each group's clients as they stand on their circle."""
+    return [public_order(np.flatnonzero(assignment == number), seed=seed) for number in range(len(plan.groups))]
 
 
 def asked_clients(plan: Plan, orders: list[IntArray], *, round_number: int) -> IntArray:

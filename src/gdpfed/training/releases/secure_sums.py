@@ -3,9 +3,11 @@
 Place: a `Release` of `training/rounds.py`. For each sum of the plan (one for each group, or one for all
 if pooled) a server and its cohort's clients run the whole protocol in this process; some clients vanish at a random
 stage. A sum that loses more clients than its noise was sized for is aborted and tried again with fresh keys and fresh
-noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. A sum that is
-given up is released as noise alone, as that of an empty cohort is: zeros would tell that somebody took part. The noise
-of an empty cohort is the server's, and so is what makes the variance the same for all cohorts.
+noise, up to five times, but not once its signatures were shown to the clients: that counts as a release. In a rotation
+it is tried once, since another attempt would be another ask; who is asked and does not train sends zero, as everybody
+else sends an update. A sum that is given up is released as noise alone, as that of an empty cohort is: zeros would tell
+that somebody took part. The noise of an empty cohort is the server's, and so is what makes the variance the same for
+all cohorts.
 
 A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
 can be resumed, and is no private release.
@@ -124,7 +126,8 @@ class SecureRelease:
         """Trains the clients, and runs a protocol for each sum."""
         totals: dict[int, NDArray[np.uint32]] = {}
         clipped = dropped = vanished = 0
-        for attempt in range(MAX_ATTEMPTS):
+        attempts = 1 if self._plan.is_rotation else MAX_ATTEMPTS
+        for attempt in range(attempts):
             running: list[tuple[PlannedSum, Session, InProcessSum]] = []
             taking_part: list[int] = []
             for planned in self._planned:
@@ -135,7 +138,7 @@ class SecureRelease:
                 vanished += len(vanish)
                 taking_part += cohort
                 session = self._session(state, planned, attempt)
-                if all(vanish.get(client) == Stage.KEYS for client in cohort):
+                if sum(vanish.get(client) != Stage.KEYS for client in cohort) < planned.smallest_cohort:
                     totals[planned.place] = self._noise_alone(session, planned)
                     continue
                 opened = self._opened(session, planned, cohort, vanish)
@@ -151,6 +154,8 @@ class SecureRelease:
                         clipped += bool(np.isfinite(length) and length > self._plan.groups[group].clip_norm)
                     if group in sums:
                         sums[group].contribute(client, row.numpy())
+            for _, _, opened in running:
+                opened.contribute_zeros()
             for planned, session, opened in running:
                 try:
                     totals[planned.place] = opened.release(planned, randomness=_address(session, SERVER, self._seed))
@@ -161,13 +166,13 @@ class SecureRelease:
                 break
         for planned in self._planned:
             if planned.place not in totals:
-                totals[planned.place] = self._noise_alone(self._session(state, planned, MAX_ATTEMPTS), planned)
+                totals[planned.place] = self._noise_alone(self._session(state, planned, attempts), planned)
         return Released(
             sums=decoded(self._planned, totals),
             clients=clients,
             cohort=cohort_sizes(self._plan, self._assignment, clients),
-            clipped=clipped,
-            dropped=dropped,
+            clipped=None if self._plan.is_rotation else clipped,
+            dropped=None if self._plan.is_rotation else dropped,
             vanished=vanished,
         )
 
