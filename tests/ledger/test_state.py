@@ -68,7 +68,7 @@ def test_the_cap_is_kept(shelf: Path) -> None:
         for number in range(2):
             ledger.reserve("run", number, "group 1").commit(np.array([1, 2]))
         charge = ledger.reserve("run", 2, "group 1")
-        with pytest.raises(PrivacyError, match=r"client '2' has taken part 2 times.*do not sample it again"):
+        with pytest.raises(PrivacyError, match=r"client '2' has taken part 2 times.*do not ask it again"):
             charge.commit(np.array([3, 2]))
         with pytest.raises(PrivacyError, match="'60' takes part in 'group 1' but is not in it"):
             charge.commit(np.array([60]))

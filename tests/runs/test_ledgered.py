@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.ledger.book import Ledger
+from gdpfed.ledger.book import Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.spend import merged, spent
+from gdpfed.ledger.state import check_participants
+from gdpfed.ledger.status import run_history, run_status
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
+from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.accountant import SampledGaussian
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.folder import create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, check_link, joined_run
@@ -25,6 +29,7 @@ from gdpfed.runs.simulate import dealt_groups, dealt_order, simulate
 from gdpfed.tasks.task import Task
 from gdpfed.training.releases.charged import ChargedRelease
 from gdpfed.training.rounds import IntArray, Released, TrainingState
+from gdpfed.training.sampling import simulated
 from tests.ledger.books import DELTA, TWO, book, plan_for, start
 
 pytestmark = pytest.mark.training
@@ -188,6 +193,104 @@ def test_lost_rounds_count_as_participations(tmp_path: Path) -> None:
         assert trained == [[1, 2], [1, 2], [3], [1, 2]]
         assert ledger.state.run("run").participations[:4].tolist() == [0, 2, 2, 1]
         assert ledger.state.run("run").charged == [3, 3]
+
+
+def rotating() -> Plan:
+    settings = PlanSettings(
+        num_rounds=4, method="gdpfed", delta=DELTA, against="server", asks=2, trainings=0.8, participation=0.2
+    )
+    return make_plan(parse_compact(TWO), settings)
+
+
+def test_an_ask_is_charged(tmp_path: Path) -> None:
+    """Half of the clients in each round; the first round is lost, so that those in it have one ask fewer left."""
+    plan = rotating()
+    released: list[list[int]] = []
+
+    def inner(state: TrainingState, clients: IntArray) -> Released:
+        released.append(clients.tolist())
+        if len(released) == 1:
+            raise KeyboardInterrupt
+        return Released(sums=[torch.ones(3, dtype=torch.float64) for _ in plan.groups], clients=clients, cohort=())
+
+    with book(tmp_path, text=TWO, factor=1.0) as ledger:
+        start(ledger, text=TWO, plan=plan)
+        run = ledger.state.run("run")
+        groups = run.assignment.astype(np.int64)
+        asked = simulated(plan, groups, seed=3)
+        release = ChargedRelease(inner, plan, groups, ledger=ledger, run="run", places=np.arange(200))
+
+        def play(number: int) -> None:
+            state = TrainingState(
+                round_number=number, parameters=torch.zeros(3), participations=np.zeros(200, dtype=np.int64)
+            )
+            release(state, asked(state))
+
+        def spent_now() -> list[float]:
+            return list(ledger.spent_by_group(run).values())
+
+        with pytest.raises(KeyboardInterrupt):
+            play(0)
+        once = [dataclasses.replace(plan.mechanism(group), num_rounds=1) for group in plan.groups]
+        assert spent_now() == [spent([event], delta=DELTA) for event in once]
+        play(0)
+        assert run.charged == [2, 2]
+        play(1)
+        # Who was in the lost round has had both asks; the others have one left.
+        play(2)
+        play(3)
+        assert [len(clients) for clients in released] == [100, 100, 100, 0, 100]
+        assert run.participations.tolist() == [2] * 200
+        assert spent_now() == [group.epsilon_release for group in plan.groups]
+        for part in run_status(ledger.state, run):
+            assert part.spent_server_max == part.spent_release == part.promised <= part.epsilon
+            assert (part.charged, part.num_rounds, part.most_participations) == (2, 2, 2)
+        last = run_history(ledger.state, run, ledger.store.rows, points=1)[-1]
+        assert last.epsilon_release == last.epsilon_server == spent_now()[1]
+        with pytest.raises(PrivacyError, match="has taken part 2 times"):
+            check_participants(run, 0, np.array([0]))
+        for refused in (lambda: ledger.extend("run", 8), lambda: ledger.enrol("run", ["1"], "group 1")):
+            with pytest.raises(PrivacyError):
+                refused()
+        ledger.close_run("run")
+    verify_ledger(tmp_path / "book")
+
+
+def test_rotations_and_poisson_runs_compose(tmp_path: Path) -> None:
+    """Against the server: the asks of one, and the participations of the other, in one composition."""
+    with book(tmp_path, text=TWO, factor=3.0) as ledger:
+        rotation, poisson = rotating(), plan_for(TWO, rounds=4)
+        start(ledger, "rotation", text=TWO, plan=rotation)
+        start(ledger, "poisson", text=TWO, plan=poisson)
+        groups = ledger.state.run("rotation").assignment
+        for name in ("rotation", "poisson"):
+            nobody = np.array([], dtype=np.int64)
+            taking_part = {"group 1": np.flatnonzero(groups == 0)[:5], "group 2": nobody}
+            charges, _ = ledger.charge_round(name, 0, taking_part)
+            publish(list(charges.values()), "aa", "bb")
+        strict, *_ = run_status(ledger.state, ledger.state.run("rotation"))
+        asked = dataclasses.replace(rotation.mechanism(rotation.groups[0]), num_rounds=1)
+        noise = poisson.groups[0].noise_multiplier
+        seen = SampledGaussian(noise_multiplier=noise, sampling_rate=1.0, num_rounds=1)
+        assert strict.spent_server_max == pytest.approx(spent([asked, seen], delta=DELTA), rel=1e-9)
+        assert strict.spent_server_max > spent([seen], delta=DELTA) > spent([asked], delta=DELTA)
+
+
+def test_a_rotation_through_a_ledger_resumes(tiny: Task, tmp_path: Path) -> None:
+    settings = dataclasses.replace(tiny.settings, against="server", asks=3, trainings=0.06)
+    task = dataclasses.replace(tiny, settings=settings)
+    link, plan = linked(task, tmp_path)
+    run = create_run(tmp_path / "run", task=task, plan=plan, seed=1, ledger=link)
+    done = subprocess.run([sys.executable, "-c", KILLER, str(run.path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    verify_ledger(link.path)
+    with Ledger.open(link.path) as ledger:
+        charged = ledger.state.run("run")
+        assert int(charged.participations.max()) <= 3
+        assert list(ledger.spent_by_group(charged).values()) == [group.epsilon_release for group in plan.groups]
+    record = open_run(run.path).records()[-1]
+    assert record.clipped is None
+    assert record.epsilons == tuple(group.epsilon_release for group in plan.groups)
 
 
 def test_a_run_that_does_not_fit_is_refused(tiny: Task, tmp_path: Path) -> None:

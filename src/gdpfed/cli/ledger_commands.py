@@ -313,5 +313,5 @@ def close(
     """End a run that will not go on: the rounds that it holds are free again."""
     with Ledger.open(path) as ledger:
         ledger.close_run(run)
-        rounds = max(ledger.state.run(run).charged)
+        rounds = ledger.state.run(run).rounds_charged()
     tell(as_json, {"run": run, "closed": True, "rounds": rounds}, f"{run}: closed after {rounds} rounds")

@@ -32,7 +32,7 @@ def check_admission(
     check_single(state, population)
     entering = np.flatnonzero(assignment >= 0)
     pairs = population.class_of[entering].astype(np.int64) * len(plan.groups) + assignment[entering]
-    allowed, worst = plan.num_rounds, ""
+    allowed, worst = plan.num_releases, ""
     # Clients of one class that would be in one group are judged together.
     for pair, members in grouped(pairs):
         number, group = divmod(pair, len(plan.groups))
@@ -53,7 +53,7 @@ def check_admission(
     if worst:
         holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
         held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-        reason = f"{worst}; {allowed} of {plan.num_rounds} rounds would fit{held}"
+        reason = f"{worst}; {allowed} of {plan.num_releases} {'asks' if plan.is_rotation else 'rounds'} would fit{held}"
         raise ExhaustedError(f"run {run!r} would exceed budgets before its end: {reason}", rounds_left=allowed)
 
 
@@ -88,7 +88,7 @@ def _limit(state: LedgerState, run: Run, group: int) -> int:
     limit = run.limits[group]
     if limit is None:
         charged = run.charged[group]
-        limit = charged + _fitting(state, run, group, at_most=max(run.num_rounds - charged, 0))
+        limit = charged + _fitting(state, run, group, at_most=max(run.num_releases - charged, 0))
         run.limits[group] = limit
     return limit
 
@@ -98,6 +98,9 @@ def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) 
     check_single(state, run.population)
     limit = _limit(state, run, group)
     if run.charged[group] + pending < limit:
+        return
+    if run.plan.is_rotation and limit == run.num_releases:
+        # All asks are paid for, and nobody is asked more often (`state.check_participants`).
         return
     # Beyond what the run holds.
     needed = run.held(group) + 1

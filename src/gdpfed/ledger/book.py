@@ -37,7 +37,15 @@ from gdpfed.ledger.charges import Attempt, ExhaustedError, moved, next_attempt
 from gdpfed.ledger.doubled import check_new_clients
 from gdpfed.ledger.keys import public_key
 from gdpfed.ledger.population import IntArray, Population, packed_budgets
-from gdpfed.ledger.state import FORMAT, LedgerState, Run, check_entering, check_participants, checked_assignment
+from gdpfed.ledger.state import (
+    FORMAT,
+    LedgerState,
+    Run,
+    check_entering,
+    check_participants,
+    checked_assignment,
+    refuse_rotation,
+)
 from gdpfed.ledger.store import FaultPoint, Store, no_fault
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
@@ -194,6 +202,7 @@ class Ledger:
         assignment = np.full(len(running.population), -1, dtype=np.int16)
         assignment[entering] = number
         check_entering(running.population, assignment, run=running)
+        refuse_rotation(running, "joined")
         rest = dataclasses.replace(running.plan, num_rounds=max(running.held(number), 1))
         check_admission(self.state, running.population, rest, assignment, run=run)
         self._write([("enrol", {"run": run, "clients": pack(entering), "group": group})])
@@ -207,6 +216,7 @@ class Ledger:
     def extend(self, run: str, num_rounds: int) -> None:
         """More rounds of the same mechanism than were planned, if they fit."""
         running = self.state.run(run)
+        refuse_rotation(running, "extended")
         check_num_rounds(num_rounds)
         if not running.is_open or num_rounds <= running.num_rounds:
             raise InputError(f"expected an open run and more than its {running.num_rounds} rounds, got {num_rounds}")

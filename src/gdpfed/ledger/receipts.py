@@ -20,7 +20,8 @@ from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.keys import is_signed, sign
 from gdpfed.ledger.spend import spent
 from gdpfed.ledger.status import client_statuses
-from gdpfed.privacy.accountant import ADJACENCY, SampledGaussian, accountant_version
+from gdpfed.planning.plan import ADJACENCIES
+from gdpfed.privacy.accountant import SampledGaussian, accountant_version
 from gdpfed.privacy.cache import without_cache
 
 __all__ = ["check_receipt", "receipt"]
@@ -39,19 +40,18 @@ def receipt(ledger: Ledger, population: str, client: str) -> dict[str, Any]:
         raise InputError("expected the ledger's key, to sign a receipt: give its path as key_file")
     state, people = ledger.state, ledger.state.population(population)
     index = people.index(client)
+    runs = [run for run in state.runs_of(people) if run.assignment[index] >= 0]
     (status,) = client_statuses(state, people, np.array([index]))
     statement = {
         "ledger": state.about["id"],
         "population": population,
         "client": client,
-        "adjacency": ADJACENCY,
+        "adjacency": ADJACENCIES["rotation" if any(run.plan.is_rotation for run in runs) else "poisson"],
         "accountant": accountant_version(),
         "budget": {"epsilon": status.epsilon, "delta": status.delta},
         "spent": {"release": status.spent_release, "server": status.spent_server},
         "events": [dataclasses.asdict(event) for event in state.history(people, int(people.class_of[index]))],
-        "participations": {
-            run.name: int(run.participations[index]) for run in state.runs_of(people) if run.assignment[index] >= 0
-        },
+        "participations": {run.name: int(run.participations[index]) for run in runs},
         "has_left": status.has_left,
         "head": {"number": len(ledger.store.rows), "hash": ledger.store.last_hash},
         "public_key": state.about["public_key"],

@@ -76,9 +76,15 @@ def _cost(events: History, delta: float, *, is_coarse: bool = False) -> float:
     return _composed_epsilon(events=events, delta=float(delta))
 
 
-def server_spent(precision: float, *, delta: float) -> float:
-    """Epsilon at ``delta`` against the server; ``precision`` is 1 / noise_multiplier^2, summed over what it saw."""
-    return gaussian_epsilon(noise_multiplier=1.0, num_releases=precision, delta=delta)
+def server_spent(precision: float, *, delta: float, hidden: History = ()) -> float:
+    """Epsilon at ``delta`` against the server; ``precision`` is 1 / noise_multiplier^2, summed over what it saw.
+
+    ``hidden`` are the events in rotations, of which the server does not see the coins.
+    """
+    if not hidden:
+        return gaussian_epsilon(noise_multiplier=1.0, num_releases=precision, delta=delta)
+    seen = [SampledGaussian(noise_multiplier=precision**-0.5, sampling_rate=1.0, num_rounds=1)] if precision else []
+    return spent([*hidden, *seen], delta=delta)
 
 
 def _precision(events: Iterable[SampledGaussian]) -> float:

@@ -6,6 +6,7 @@ what is live is what a replay gives. A row that cannot follow the rows before it
 Guarantees (tests of the same name):
   replay_equals_live        the state replayed from the rows spends what the live one does, to 1e-9.
   groups_are_fixed_in_a_run a client that was in a group of a run cannot come into another.
+  rotations_and_poisson_runs_compose   against the server: the asks of one, and the participations of the other.
   the_cap_is_kept           a row in which a client takes part more often than its plan allows is refused.
 """
 
@@ -28,7 +29,10 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.accountant import SampledGaussian
 
-__all__ = ["FORMAT", "Counts", "LedgerState", "Run", "check_entering", "check_participants", "checked_assignment"]
+__all__ = [
+    "FORMAT", "Counts", "LedgerState", "Run", "check_entering", "check_participants", "checked_assignment",
+    "refuse_rotation",
+]  # fmt: skip
 
 FORMAT = 1
 # How often groups were charged, by run and group.
@@ -38,6 +42,9 @@ Counts = Mapping[tuple[str, int], int]
 @dataclass(kw_only=True, eq=False)
 class Run:
     """A run: its plan, who is in which group, and its charges.
+
+    ``charged`` counts a group's rounds. In a rotation, where a round costs those who are asked, it counts the asks of
+    its most asked client, and so does all that is held, promised and spent.
 
     ``assignment`` is each client's group, -1 for nobody; it keeps the group of a client that left. ``limits`` is how
     many charges of each group are known to keep all budgets, None where that must be computed again.
@@ -56,7 +63,17 @@ class Run:
         self.participations: NDArray[np.int32] = np.zeros(len(self.population), dtype=np.int32)
         self.charged = [0] * len(self.plan.groups)
         # It was let in with all its rounds.
-        self.limits: list[int | None] = [self.num_rounds] * len(self.plan.groups)
+        self.limits: list[int | None] = [self.num_releases] * len(self.plan.groups)
+
+    @property
+    def num_releases(self) -> int:
+        """How often a client may be charged: in every round, or for every ask."""
+        return self.num_rounds if self.plan.asks is None else self.plan.asks
+
+    def rounds_charged(self) -> int:
+        """Of the group with the most charged attempts, so many."""
+        groups = range(len(self.plan.groups))
+        return max(sum(attempt.is_charged for attempt in self.all_attempts(group)) for group in groups)
 
     def group_number(self, name: str) -> int:
         """A group's index in the plan."""
@@ -82,7 +99,7 @@ class Run:
     def held(self, group: int) -> int:
         """Rounds that the run may still charge without being asked again."""
         limit = self.limits[group]
-        return max((self.num_rounds if limit is None else limit) - self.charged[group], 0) if self.is_open else 0
+        return max((self.num_releases if limit is None else limit) - self.charged[group], 0) if self.is_open else 0
 
     def event(self, group: int, num_rounds: int) -> list[SampledGaussian]:
         """What so many rounds of a group are to the accountant."""
@@ -128,10 +145,17 @@ class LedgerState:
         """How often its group was charged until a stay ended, or until now."""
         return self.runs[stay.run].charged[stay.group] if stay.end is None else stay.end
 
-    def history(self, population: Population, number: int, *, then: Counts | None = None) -> History:
-        """All charged events of a class; ``then`` says of some groups how often they had been charged by then."""
+    def history(
+        self, population: Population, number: int, *, then: Counts | None = None, in_rotations: bool = False
+    ) -> History:
+        """All charged events of a class; ``then`` says of some groups how often they had been charged by then.
+
+        ``in_rotations``: only those, which hold against the server as they stand.
+        """
         events: list[SampledGaussian] = []
         for stay in population.classes[number]:
+            if in_rotations and not self.runs[stay.run].plan.is_rotation:
+                continue
             end = self.end_of(stay)
             if then is not None:
                 end = min(end, then.get((stay.run, stay.group), end))
@@ -253,6 +277,7 @@ class LedgerState:
 
     def _apply_enrol(self, content: dict[str, Any]) -> None:
         run, group = self.run_and_group(content["run"], content["group"])
+        refuse_rotation(run, "joined")
         assignment = np.full(len(run.population), -1, dtype=np.int16)
         assignment[unpack(content["clients"])] = group
         self._enrol(run, assignment)
@@ -268,6 +293,7 @@ class LedgerState:
 
     def _apply_extend(self, content: dict[str, Any]) -> None:
         run = self.run(content["run"])
+        refuse_rotation(run, "extended")
         run.num_rounds = int(content["num_rounds"])
         run.limits = [run.num_rounds] * len(run.limits)
 
@@ -292,9 +318,12 @@ class LedgerState:
         taking_part = unpack_sample(content["clients"])
         check_participants(run, group, taking_part)
         self._move(content, "charged")
-        run.charged[group] += 1
         run.participations[taking_part] += 1
-        run.population.precision[taking_part] += run.plan.groups[group].noise_multiplier ** -2.0
+        if run.plan.is_rotation:
+            run.charged[group] = max(run.charged[group], int(run.participations[taking_part].max(initial=0)))
+        else:
+            run.charged[group] += 1
+            run.population.precision[taking_part] += run.plan.groups[group].noise_multiplier ** -2.0
 
     def _move(self, content: dict[str, Any], to: ChargeState) -> None:
         run, group = self.run_and_group(content["run"], content["group"])
@@ -309,6 +338,14 @@ def _plan_of(content: dict[str, Any]) -> Plan:
     """A plan from a row. `verify` recomputes its claims; here that would make every opening slow."""
     groups = tuple(from_mapping(Group, group, source="a group of the plan") for group in content["groups"])
     return from_mapping(Plan, {**content, "groups": groups}, source="the plan")
+
+
+def refuse_rotation(run: Run, what: str) -> None:
+    """Raises PrivacyError for a run in which everybody's turns are fixed."""
+    if run.plan.is_rotation:
+        raise PrivacyError(
+            f"a rotation is fixed before its first round: run {run.name!r} cannot be {what}; start another"
+        )
 
 
 def checked_assignment(assignment: NDArray[Any], population: Population, plan: Plan) -> NDArray[np.int16]:
@@ -344,7 +381,9 @@ def check_participants(run: Run, group: int, taking_part: IntArray) -> None:
     if strange.any():
         client, name = population.label(int(taking_part[np.argmax(strange)])), run.plan.groups[group].name
         raise PrivacyError(f"client {client!r} takes part in {name!r} but is not in it, or has left")
-    cap = run.plan.max_participations
+    cap = run.plan.participation_cap
     if cap is not None and (over := run.participations[taking_part] >= cap).any():
         client = population.label(int(taking_part[np.argmax(over)]))
-        raise PrivacyError(f"client {client!r} has taken part {cap} times, max_participations: do not sample it again")
+        raise PrivacyError(
+            f"client {client!r} has taken part {cap} times, all that its plan allows: do not ask it again"
+        )

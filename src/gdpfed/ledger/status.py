@@ -21,8 +21,8 @@ from gdpfed.ledger.admission import rounds_left
 from gdpfed.ledger.chain import Row, unpack_sample
 from gdpfed.ledger.charges import Attempt
 from gdpfed.ledger.population import IntArray, Population, grouped
-from gdpfed.ledger.spend import server_spent, spent
-from gdpfed.ledger.state import LedgerState, Run
+from gdpfed.ledger.spend import History, server_spent, spent
+from gdpfed.ledger.state import Counts, LedgerState, Run
 
 __all__ = ["ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status"]
 
@@ -67,13 +67,21 @@ def _worst(state: LedgerState, population: Population, numbers: list[int]) -> tu
     return max(standings, key=lambda one: one[2] / one[0], default=(0.0, 0.0, 0.0, 0.0))
 
 
-def _server(precisions: NDArray[np.float64], delta: float) -> tuple[float, float, float]:
-    """Mean, 99th percentile and largest epsilon against the server."""
+def _server(precisions: NDArray[np.float64], delta: float, hidden: History) -> tuple[float, float, float]:
+    """Mean, 99th percentile and largest epsilon against the server; ``hidden`` as for `server_spent`."""
     if not len(precisions) or delta == 0:
         return 0.0, 0.0, 0.0
     points = (float(precisions.mean()), float(np.quantile(precisions, 0.99, method="higher")), float(precisions.max()))
-    mean, p99, most = (server_spent(seen, delta=delta) for seen in points)
+    mean, p99, most = (server_spent(seen, delta=delta, hidden=hidden) for seen in points)
     return mean, p99, most
+
+
+def _hidden(
+    state: LedgerState, population: Population, numbers: list[int], delta: float, *, then: Counts | None = None
+) -> History:
+    """The events in rotations of the class to which they cost most."""
+    histories = [state.history(population, number, then=then, in_rotations=True) for number in numbers]
+    return max(histories, key=lambda events: spent(events, delta=delta), default=()) if delta else ()
 
 
 def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
@@ -82,8 +90,10 @@ def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
     statuses = []
     for number, group in enumerate(run.plan.groups):
         members = np.flatnonzero((run.assignment == number) & ~run.population.has_left)
-        epsilon, delta, promised, now = _worst(state, run.population, run.population.classes_in(run.name, number))
-        mean, p99, most = _server(run.population.precision[members], delta)
+        classes = run.population.classes_in(run.name, number)
+        epsilon, delta, promised, now = _worst(state, run.population, classes)
+        hidden = _hidden(state, run.population, classes, delta)
+        mean, p99, most = _server(run.population.precision[members], delta, hidden)
         statuses.append(
             GroupStatus(
                 run=run.name,
@@ -98,8 +108,8 @@ def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
                 spent_server_p99=p99,
                 spent_server_max=most,
                 most_participations=int(run.participations[members].max(initial=0)),
-                max_participations=run.plan.max_participations,
-                num_rounds=run.num_rounds,
+                max_participations=run.plan.participation_cap,
+                num_rounds=run.num_releases,
                 charged=run.charged[number],
                 published=run.count("published", number),
                 lost=run.count("charged", number),
@@ -126,36 +136,47 @@ def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: in
     seen = _seen_then(run, rows) if points else {}
     history = []
     for number, group in enumerate(run.plan.groups):
-        budgets = itertools.chain(*map(run.population.strictest_of, run.population.classes_in(run.name, number)))
+        classes = run.population.classes_in(run.name, number)
+        budgets = itertools.chain(*map(run.population.strictest_of, classes))
         delta = min((delta for _, delta in budgets), default=group.delta)
         # The counts of charges at which epsilons are computed.
-        stops = {round(run.charged[number] * (step + 1) / points) for step in range(points)}
+        attempts = sum(attempt.is_charged for attempt in run.all_attempts(number))
+        stops = {round(attempts * (step + 1) / points) for step in range(points)}
         charged = 0
         for attempt in sorted(run.all_attempts(number), key=lambda attempt: attempt.round_number):
             release = server = None
             charged += attempt.is_charged
             if attempt.is_charged and charged in stops:
-                release = state.most_spent(run, number, then={(run.name, number): charged})
-                server = server_spent(seen[attempt.round_number, attempt.attempt, group.name], delta=delta)
+                precision, asks = seen[attempt.round_number, attempt.attempt, group.name]
+                then = {(run.name, number): asks if run.plan.is_rotation else charged}
+                release = state.most_spent(run, number, then=then)
+                hidden = _hidden(state, run.population, classes, delta, then=then)
+                server = server_spent(precision, delta=delta, hidden=hidden)
             history.append(ChargedRound(**vars(attempt), delta=delta, epsilon_release=release, epsilon_server=server))
     return history
 
 
-def _seen_then(run: Run, rows: Sequence[Row]) -> dict[tuple[int, int, str], float]:
-    """What the server had seen of a group's most seen client after each charge, as `Population.precision`."""
+def _seen_then(run: Run, rows: Sequence[Row]) -> dict[tuple[int, int, str], tuple[float, int]]:
+    """What the server had seen of a group's most seen client after each charge, as `Population.precision`, and how
+    often the group's most asked client had been asked."""
     charges = [content for row in rows if row.kind == "charge" and (content := row.content)["run"] == run.name]
-    weights = {group.name: group.noise_multiplier**-2.0 for group in run.plan.groups}
+    is_seen = 0.0 if run.plan.is_rotation else 1.0
+    weights = {group.name: is_seen * group.noise_multiplier**-2.0 for group in run.plan.groups}
     seen: NDArray[np.float64] = np.zeros(len(run.population))
     for content in charges:
         seen[unpack_sample(content["clients"])] -= weights[content["group"]]
     # Less this run's: what other runs have shown of each client.
     seen += run.population.precision
     members = {group.name: np.flatnonzero(run.assignment == number) for number, group in enumerate(run.plan.groups)}
-    most: dict[tuple[int, int, str], float] = {}
+    most: dict[tuple[int, int, str], tuple[float, int]] = {}
+    asks: IntArray = np.zeros(len(run.population), dtype=np.int64)
     for content in charges:
-        seen[unpack_sample(content["clients"])] += weights[content["group"]]
+        asked, of_group = unpack_sample(content["clients"]), members[content["group"]]
+        seen[asked] += weights[content["group"]]
+        asks[asked] += 1
         address = content["round"], content["attempt"], content["group"]
-        most[address] = float(np.maximum(seen[members[content["group"]]], 0.0).max(initial=0.0))
+        precision = float(np.maximum(seen[of_group], 0.0).max(initial=0.0))
+        most[address] = precision, int(asks[of_group].max(initial=0))
     return most
 
 
@@ -178,6 +199,7 @@ def client_statuses(
     """Clients in their order, all or those with these indices."""
     chosen = np.arange(len(population)) if clients is None else clients
     server_cost = functools.cache(server_spent)
+    hidden = functools.cache(lambda number: state.history(population, number, in_rotations=True))
     counts = sum((run.participations for run in state.runs_of(population)), np.zeros(len(population), dtype=np.int64))
     for index, cost in zip(chosen.tolist(), _release_spends(state, population, chosen).tolist(), strict=True):
         delta = float(population.deltas[index])
@@ -186,7 +208,9 @@ def client_statuses(
             epsilon=float(population.epsilons[index]),
             delta=delta,
             spent_release=cost,
-            spent_server=server_cost(float(population.precision[index]), delta=delta),
+            spent_server=server_cost(
+                float(population.precision[index]), delta=delta, hidden=hidden(int(population.class_of[index]))
+            ),
             participations=int(counts[index]),
             has_left=bool(population.has_left[index]),
         )

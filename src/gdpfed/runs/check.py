@@ -278,7 +278,7 @@ def _check_charged(checked: Checked, folder: Path, plan: Plan | None, memory: _M
         return
     if plan is not None and state.runs[link.run].plan_hash != plan_hash(plan):
         raise PrivacyError(f"its ledger {str(link.path)!r} has run {link.run!r} with another plan: restore plan.toml")
-    charged, released = max(state.runs[link.run].charged, default=0), rounds_in(records)
+    charged, released = state.runs[link.run].rounds_charged(), rounds_in(records)
     if charged < released:
         raise PrivacyError(
             f"it has released {released} rounds, its ledger {str(link.path)!r} has charged {charged}: the ledger is an "

@@ -9,6 +9,7 @@ a round that was published is computed again and must come out the same, and is 
 
 Guarantees (tests of the same name):
   a_run_goes_on_through_its_ledger   killed at any point and resumed: spend is the undisturbed run's plus lost rounds.
+  an_ask_is_charged                  in a rotation, to those who are asked; the asks of a lost round are spent too.
   a_stopped_group_is_left_out        nothing of it is released, the others are trained as before.
 """
 
@@ -81,8 +82,8 @@ class ChargedRelease:
         """Who may still be charged with a participation; rounds that were lost count too."""
         places = self._places[clients]
         allowed = ~self.run.population.has_left[places]
-        if self._plan.max_participations is not None:
-            allowed &= self.run.participations[places] < self._plan.max_participations
+        if self._plan.participation_cap is not None:
+            allowed &= self.run.participations[places] < self._plan.participation_cap
         return clients[allowed]
 
     def _charged(self, round_number: int, clients: IntArray) -> tuple[dict[str, Charge], dict[str, IntArray]]:
