@@ -1,5 +1,6 @@
 """Small deployments on the in-process Grid: real homes, real apps, real messages."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +55,13 @@ def number_in(context: Context) -> int:
 
 @functools.cache
 def plan_for(
-    sizes: tuple[int, ...], epsilons: tuple[float, ...], method: str, rounds: int, participation: float, cap: int | None
+    sizes: tuple[int, ...],
+    epsilons: tuple[float, ...],
+    method: str,
+    rounds: int,
+    participation: float,
+    cap: int | None,
+    asks: int | None = None,
 ) -> Plan:
     """Plans are alike for all tests with the same clients."""
     listed = np.repeat(epsilons, sizes)
@@ -67,6 +74,8 @@ def plan_for(
         delta=DELTA,
         max_participations=cap,
     )
+    if asks is not None:
+        settings = dataclasses.replace(settings, against="server", asks=asks, trainings=participation * asks)
     return make_plan(budgets, settings)
 
 
@@ -81,13 +90,15 @@ class Federation:
     rounds: int = 2
     participation: float = 0.7
     cap: int | None = None
+    asks: int | None = None
     test_seed: int | None = SEED
     settings: dict[str, Any] = field(default_factory=dict)
     own_epsilons: dict[int, float] = field(default_factory=dict)
     app: ClientApp | None = None
 
     def __post_init__(self) -> None:
-        chosen = {"dropout_rate": 0.2, "start_seconds": 0.01, "poll_seconds": 0.001, **self.settings}
+        chosen = {"dropout_rate": 0.2, "start_seconds": 0.01, "poll_seconds": 0.001, "answer_seconds": 0.02}
+        chosen |= self.settings
         for stage in ("announce", "keys", "shares", "input", "agree", "reveal"):
             chosen.setdefault(f"{stage}_seconds", 0.05)
         make_server_home(self.root / "server", settings=DeploymentSettings(test_seed=self.test_seed, **chosen))
@@ -100,7 +111,9 @@ class Federation:
         self.enrolment: Enrolment = enrol(self.root / "server", announced)
         for number in self.numbers:
             pin(self.node_path(number), self.root / "server" / "enrolment.json")
-        self.plan = plan_for(self.sizes, self.epsilons, self.method, self.rounds, self.participation, self.cap)
+        self.plan = plan_for(
+            self.sizes, self.epsilons, self.method, self.rounds, self.participation, self.cap, self.asks
+        )
         set_plan(self.root / "server", self.plan)
         self.app = self.app or client_app(model=MODEL, data=number_in, train=train)
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.operate.between_runs import set_plan
 from gdpfed.flower.shared.carrier import packet_in
 from gdpfed.flower.shared.wire import unpack
@@ -26,7 +27,8 @@ from gdpfed.secure.in_process import Stage
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import IntArray, TrainingState, initial_state, run_round
-from gdpfed.training.sampling import poisson
+from gdpfed.training.sampling import simulated as simulated_sample
+from gdpfed.training.sampling import tossed
 from tests.flower.federations import MODEL, NUM_PARAMS, SEED, Federation, moved, stage_of
 
 pytestmark = pytest.mark.training
@@ -47,7 +49,7 @@ def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tu
     release = SecureRelease(
         plan,
         groups,
-        updates,
+        tossed(updates, plan, groups, seed=seed),
         seed=seed,
         num_params=NUM_PARAMS,
         dropout=dropout,
@@ -56,7 +58,7 @@ def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tu
     state = initial_state(torch.from_numpy(VECTOR), len(federation.numbers))
     for _ in range(federation.rounds):
         state, _ = run_round(
-            state, plan=plan, sample=poisson(plan, groups, seed=seed), release=release, layer_sizes=[12, 5]
+            state, plan=plan, sample=simulated_sample(plan, groups, seed=seed), release=release, layer_sizes=[12, 5]
         )
     return state, release
 
@@ -69,6 +71,55 @@ def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     assert torch.equal(deployed.parameters, expected.parameters)
     assert np.array_equal(deployed.participations, expected.participations)
     assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
+
+
+@pytest.mark.parametrize(("method", "asks"), [("gdpfed+", 2), ("pooled", 3), ("dp-fedavg", 4)])
+def test_simulator_and_deployment_agree_in_a_rotation(method: str, asks: int, tmp_path: Path) -> None:
+    """Whom the server asks, and how every node's coin falls: the same model to the last bit."""
+    settings = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.3}
+    federation = Federation(tmp_path, method=method, rounds=4, asks=asks, settings=settings)
+    expected, _ = simulated(federation, dropout=0.0)
+    deployed = federation.serve()
+    assert torch.equal(deployed.parameters, expected.parameters)
+    assert np.array_equal(deployed.participations, expected.participations)
+    assert deployed.participations.tolist() == [asks] * 12
+    folder = open_run(federation.home.run_path)
+    assert folder.task.settings.against == "server"
+    assert folder.task.settings.asks == asks
+    verify_ledger(federation.home.ledger_path)
+    with Ledger.read(federation.home.ledger_path) as ledger:
+        (run,) = ledger.state.runs.values()
+        spent = ledger.spent_by_group(run)
+    assert list(spent.values()) == [group.epsilon_release for group in federation.plan.groups]
+
+
+def test_a_rotation_survives_kills(tmp_path: Path) -> None:
+    """Killed after a charge: the round is asked again, which costs those in it one of their asks, and never more."""
+    settings = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.3}
+    federation = Federation(
+        tmp_path, sizes=(4, 4), epsilons=(1.0, 4.0), rounds=4, asks=2, test_seed=None, settings=settings
+    )
+    killed: list[tuple[str, int]] = []
+
+    def fault(point: str, number: int) -> None:
+        if (point, number) in (("charged", 0), ("reserved", 2)) and (point, number) not in killed:
+            killed.append((point, number))
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            federation.serve(fault=fault)
+    deployed = federation.serve(fault=fault)
+    assert deployed.round_number == 4
+    assert len(killed) == 2
+    assert deployed.participations.max() == 2
+    for number in federation.numbers:
+        with OwnLedger(federation.node(number)) as ledger:
+            (run,) = ledger.runs.values()
+            assert run.is_rotation
+            assert int(deployed.participations[number]) <= run.asked <= run.cap == 2
+            assert ledger.precision == 0
+    verify_ledger(federation.home.ledger_path)
 
 
 def test_an_averaged_model_is_averaged(tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ signed; the whole plan, after all runs that it ever joined, keeps its budget; th
 answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
 input is charged, durably.
 
+In a rotation a node is asked in turn, as the public order says, and answers no other round. Before its input it tosses
+a coin (`coin.py`) in memory: it trains, or sends zero. Either way the answer leaves at the same moment after the
+message came, with the same length, the same rows in its ledger and the same files; no log has a word of it.
+
 Training cannot fail in a way that others see: an error, a wrong shape or NaNs count as an update of zero, with noise.
 
 Guarantees (tests of the same name):
@@ -18,18 +22,23 @@ Guarantees (tests of the same name):
   a_forged_roster_is_refused               by the node that gets it.
   a_broken_training_looks_like_any_other   its node answers, and its update is zero.
   a_restored_node_notices                  that it once was further, if the server shows what it signed.
+  only_its_turn_is_answered                in a rotation: another round's message is refused.
+  a_coin_leaves_no_trace                   in answers, ledgers, sessions or logs; the moment of answering is the same.
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
 
 import functools
 import hashlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gdpfed import streams
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
+from gdpfed.flower.node.coin import hidden_update, sleep_until, toss
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
@@ -38,6 +47,7 @@ from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
 from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
 from gdpfed.planning.people import assign
+from gdpfed.planning.rotation import is_asked, public_order
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.encoding import PlannedSum, planned_sums
 from gdpfed.secure.primitives import signing_public
@@ -125,6 +135,7 @@ class Node:
         with OwnLedger(self._home) as ledger:
             self._check_witness(witness, ledger)
             run = ledger.run(terms) or self._join(ledger, terms)
+            self._check_turn(terms, session, run)
             budget = self._home.budget
             ledger.check_budget(budget)
             ledger.check_input(run, budget)
@@ -177,6 +188,18 @@ class Node:
         group = int(assign(plan, self._enrolment.budgets)[self._number])
         return ledger.join(terms, plan, group, self._home.budget)
 
+    def _check_turn(self, terms: Terms, session: Session, run: JoinedRun) -> None:
+        """In a rotation, raises PrivacyError unless it is this node's turn."""
+        if not run.is_rotation:
+            return
+        plan = terms.verified_plan(is_known=True)
+        groups = assign(plan, self._enrolment.budgets)
+        order = public_order(np.flatnonzero(groups == run.group), seed=terms.rotation_seed).tolist()
+        position = order.index(self._number)
+        is_round = 0 <= session.round_number < plan.num_rounds
+        if not (is_round and is_asked(plan, len(order), position=position, round_number=session.round_number)):
+            raise PrivacyError(f"round {session.round_number} is not this node's turn")
+
     def _client(self, terms: Terms, session: Session, run: JoinedRun) -> SecureClient:
         return SecureClient(
             session=session,
@@ -221,28 +244,59 @@ class Node:
     # 3 input
 
     def _input(self, content: bytes) -> bytes:
+        asked_at = time.monotonic()
         digest, delivery, model = unpack(content, stage="input", num_parts=3)
         with self._sessions.claimed(digest, "input") as saved:
             session = _session(saved.session)
             if hashlib.sha256(model).digest() != session.model_hash or len(model) != 4 * self._num_params:
                 raise PrivacyError("the model is not the one that all clients of this session agreed on")
-            update = self._update(np.frombuffer(model, dtype="<f4").astype(np.float32), session.round_number)
+            parameters = np.frombuffer(model, dtype="<f4").astype(np.float32)
+            terms = Terms.opened(saved.terms, server=self._enrolment.server)
+            if terms.answer_seconds is None:
+                update = self._update(parameters, session.round_number)
+            else:
+                update = self._hidden_update(parameters, terms, session, asked_at + 0.75 * terms.answer_seconds)
             with OwnLedger(self._home) as ledger:
                 client, session, run = self._loaded(saved, ledger)
                 # Clips, encodes, adds this node's share of the noise, and masks.
                 masked = client.mask(delivery, update)
                 ledger.send(run, _position(session), self._home.budget)
                 self._keep(session, "agree", saved.terms, client)
-            return pack("input", masked)
+            answer = pack("input", masked)
+            if terms.answer_seconds is not None:
+                sleep_until(asked_at + terms.answer_seconds)
+            return answer
 
-    def _update(self, parameters: Vector, round_number: int) -> NDArray[np.float64]:
+    def _hidden_update(self, parameters: Vector, terms: Terms, session: Session, ready_at: float) -> NDArray[Any]:
+        """An update or zero, by the toss of a coin; handed over at ``ready_at``."""
+        with OwnLedger(self._home) as ledger:
+            run = ledger.run(terms)
+        if run is None or not run.is_rotation:
+            raise PrivacyError("expected a rotation that this node has joined")
+        rate = run.event.sampling_rate
+        says_yes = toss(rate) if terms.test_seed is None else self._test_coin(terms, session, rate)
+        return hidden_update(
+            functools.partial(self._update, parameters, session.round_number, is_logged=False),
+            says_yes=says_yes,
+            nothing=np.zeros(len(parameters), dtype=np.float64),
+            ready_at=ready_at,
+        )
+
+    def _test_coin(self, terms: Terms, session: Session, rate: float) -> bool:
+        """The simulator's."""
+        check_test_mode(terms.test_seed, is_allowed=self._home.budget.allow_test_mode)
+        coins = streams.generator(terms.test_seed or 0, "sample", round_number=session.round_number)
+        return bool(coins.random(len(self._enrolment.clients))[self._number] < rate)
+
+    def _update(self, parameters: Vector, round_number: int, *, is_logged: bool = True) -> NDArray[np.float64]:
         try:
             trained = np.asarray(self._train(parameters.copy(), round_number), dtype=np.float64)
             wrong = f"gave {trained.shape} parameters, not {parameters.shape}"
         except (Exception, SystemExit) as error:  # whatever the data does to the training must not be seen
             trained, wrong = np.empty(0), f"failed with {type(error).__name__}"
         if trained.shape != parameters.shape:
-            self._home.log(f"training {wrong}: an update of zero is sent")
+            if is_logged:
+                self._home.log(f"training {wrong}: an update of zero is sent")
             return np.zeros(len(parameters), dtype=np.float64)
         return trained - parameters.astype(np.float64)
 

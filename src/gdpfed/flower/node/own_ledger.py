@@ -8,15 +8,20 @@ synchronous=FULL, a journal beside it, a hash chain, one writer. Rows:
     sent       a masked input, before it leaves
     revealed   shares, before they leave
 
-What is counted. Whoever sees the models: all rounds of all runs that were joined, whether or not the node was sampled
-(it cannot know when it was not), composed by PLD. If a round in which the node revealed is tried again, one release
-more has happened than rounds have passed, and the run's last round is refused instead. The server: every masked input,
-also of attempts that came to nothing, because a quorum of others can unmask without this node.
+What is counted in a rotation: its asks, all of them when it is joined, against everybody. Every session that the node
+answers is an ask, also one that comes to nothing, and there are no more than the plan states. No row tells a coin:
+those of a node that trained and of one that sent zero are the same.
+
+What is counted otherwise. Whoever sees the models: all rounds of all runs that were joined, whether or not the node was
+sampled (it cannot know when it was not), composed by PLD. If a round in which the node revealed is tried again, one
+release more has happened than rounds have passed, and the run's last round is refused instead. The server: every masked
+input, also of attempts that came to nothing, because a quorum of others can unmask without this node.
 
 Guarantees (tests of the same name):
   joining_charges_the_whole_plan     and a run that would overspend over all runs is refused.
   sessions_only_go_up                no round and attempt is answered twice, none before one that was answered.
   sent_inputs_are_capped             by the plan's largest number of participations, and by the owner's epsilon_server.
+  asks_are_counted                   in a rotation: one beyond those of the plan is refused, an aborted one costs one.
   a_lowered_budget_counts_at_once    from the next round on.
   refusals_do_not_flatter            a printed cost is at least the cost, a printed budget at most the budget.
 """
@@ -31,10 +36,10 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.node.node_home import NodeBudget, NodeHome
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.ledger.chain import GENESIS
-from gdpfed.ledger.spend import fits, spent
+from gdpfed.ledger.spend import History, fits, merged, server_spent, spent
 from gdpfed.ledger.store import Store
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.privacy.accountant import SampledGaussian, gaussian_epsilon
+from gdpfed.privacy.accountant import SampledGaussian
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
 __all__ = ["JoinedRun", "OwnLedger"]
@@ -56,6 +61,8 @@ class JoinedRun:
     group: int
     event: SampledGaussian
     cap: int
+    is_rotation: bool = False
+    asked: int = 0
     last: Position = _NEVER
     sent: int = 0
     extra: int = 0
@@ -116,6 +123,7 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
                 group=_whole(row["group"]),
                 event=from_mapping(SampledGaussian, {name: row[name] for name in _OF_EVENT}, source="a row"),
                 cap=_whole(row["cap"]),
+                is_rotation=row.get("sampling") == "rotation",
             )
             allowed = {"name": name, "epsilon": row["epsilon"], "delta": row["delta"]}
             self._checked = from_mapping(NodeBudget, allowed, source="a row")
@@ -123,19 +131,24 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         run, position = self.runs[name], (_whole(row["round"]), _whole(row["attempt"]))
         if kind == "round":
             run.extra += run.revealed_round == position[0]
+            run.asked += 1
             run.last = position
         elif kind == "sent":
             run.sent += 1
             run.sent_last = position
-            self.precision += run.event.noise_multiplier**-2.0
+            self.precision += 0.0 if run.is_rotation else run.event.noise_multiplier**-2.0
         elif kind == "revealed":
             run.revealed_round = position[0]
         else:
             raise InputError(f"expected a known kind of row, got {kind!r}")
 
     def events(self) -> list[SampledGaussian]:
-        """All rounds of all runs."""
+        """All rounds of all runs, and all asks of rotations."""
         return [run.event for run in self.runs.values()]
+
+    def _hidden(self) -> History:
+        """What the server sees of rotations: asks without coins."""
+        return merged(run.event for run in self.runs.values() if run.is_rotation)
 
     def run(self, terms: Terms) -> JoinedRun | None:
         """The joined run with these terms; the same name with other terms is refused."""
@@ -153,8 +166,11 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
             before = spent(self.events(), delta=budget.delta)
             raise PrivacyError(
                 f"run {terms.run!r} would cost this node more than epsilon {_allowed(budget)}: {rounded_up(before)} is "
-                f"spent or promised, the plan's {plan.num_rounds} rounds do not fit"
+                f"spent or promised, the plan's {plan.num_releases} {'asks' if plan.is_rotation else 'rounds'} do not "
+                f"fit"
             )
+        if plan.is_rotation:
+            self._check_server(self.precision, merged([*self._hidden(), event]), budget, what="this run")
         self._write(
             "join",
             {
@@ -163,8 +179,9 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
                 "group": group,
                 "noise_multiplier": planned.noise_multiplier,
                 "sampling_rate": planned.sampling_rate,
-                "num_rounds": plan.num_rounds,
-                "cap": plan.server_view(planned).max_participations,
+                "num_rounds": plan.num_releases,
+                "cap": min(plan.participation_cap or plan.num_releases, plan.num_releases),
+                **({"sampling": plan.sampling} if plan.is_rotation else {}),
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
             },
@@ -184,11 +201,15 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         """Raises PrivacyError if one more masked input would exceed what the server may learn."""
         if run.sent >= run.cap:
             raise PrivacyError(f"run {run.name!r} has had {run.sent} inputs of this node, as many as its plan allows")
-        releases = self.precision + run.event.noise_multiplier**-2.0
-        cost = gaussian_epsilon(noise_multiplier=1.0, num_releases=releases, delta=budget.delta)
+        if not run.is_rotation:
+            releases = self.precision + run.event.noise_multiplier**-2.0
+            self._check_server(releases, self._hidden(), budget, what="one more input")
+
+    def _check_server(self, precision: float, hidden: History, budget: NodeBudget, *, what: str) -> None:
+        cost = server_spent(precision, delta=budget.delta, hidden=hidden)
         if not cost <= budget.server_limit:
             raise PrivacyError(
-                f"one more input would show the server epsilon {rounded_up(cost)} of this node, more than the "
+                f"{what} would show the server epsilon {rounded_up(cost)} of this node, more than the "
                 f"{allowance(budget.server_limit)} that its owner allows: epsilon_server in budget.toml"
             )
 
@@ -200,6 +221,13 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
             raise PrivacyError(f"expected fewer than {_MOST_ATTEMPTS} attempts at a round, got attempt {attempt}")
         if position <= run.last:
             raise PrivacyError(f"expected a (round, attempt) after {run.last}, got {position}: none is answered twice")
+        if run.is_rotation:
+            if run.asked >= run.cap:
+                raise PrivacyError(
+                    f"run {run.name!r} has asked this node {run.asked} times, as often as its plan allows"
+                )
+            self._write_position("round", run, position)
+            return
         extra = run.extra + (run.revealed_round == round_number)
         if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""

@@ -3,7 +3,8 @@
 Place: in the ServerApp. `secret_sample` draws who takes part, `flower_release.FlowerRelease` is the release, and the
 rest of a round is the simulator's. Killed at any point, the run goes on from its checkpoint.
 
-The sample is drawn from all enrolled clients, by the operating system's generator; who is offline is a dropout. Who was
+The sample is drawn from all enrolled clients, by the operating system's generator; who is offline is a dropout. In a
+rotation there is nothing to draw: clients are asked in a public order, and toss their coins themselves. Who was
 sampled stands in the ledger and nowhere else: records hold the planned cohort, checkpoints no counts, and there is no
 timing.jsonl.
 
@@ -42,7 +43,7 @@ from gdpfed.runs.loop import run as run_loop
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from gdpfed.tasks.task import Task, TrainingSettings
 from gdpfed.training.rounds import IntArray, TrainingState
-from gdpfed.training.sampling import chosen_clients, sample_clients, system_coins
+from gdpfed.training.sampling import asked_clients, chosen_clients, public_orders, sample_clients, system_coins
 
 __all__ = ["Evaluate", "serve"]
 
@@ -125,11 +126,18 @@ def _participations(run: HomeRun, ledger: Ledger, places: IntArray) -> IntArray:
 def _secret_sample(
     run: HomeRun, ledger: Ledger, places: IntArray, transport: GridTransport, events: Events, state: TrainingState
 ) -> IntArray:
-    """Coins of the operating system, or in a test those of the simulator; nobody who has left."""
+    """Coins of the operating system, or in a test those of the simulator; nobody who has left.
+
+    In a rotation those whose turn it is, unless lost rounds have cost them all their asks.
+    """
     events("begin", round=state.round_number)
     transport.refresh()
     participations, seed = _participations(run, ledger, places), run.settings.test_seed
-    if seed is None:
+    if run.plan.is_rotation:
+        orders = public_orders(run.plan, run.assignment, seed=run.terms.rotation_seed)
+        clients = asked_clients(run.plan, orders, round_number=state.round_number)
+        clients = clients[participations[clients] < run.plan.num_releases]
+    elif seed is None:
         clients = chosen_clients(run.plan, run.assignment, participations, system_coins(len(run.assignment)))
     else:
         clients = sample_clients(run.plan, run.assignment, participations, seed=seed, round_number=state.round_number)
@@ -188,6 +196,9 @@ def _created(run: HomeRun, link: LedgerLink) -> RunFolder:
             server_learning_rate=plan.server_learning_rate,
             averaging=plan.averaging,
             max_participations=plan.max_participations,
+            against="server" if plan.is_rotation else "models",
+            asks=plan.asks,
+            trainings=min(plan.trainings, plan.num_releases) if plan.is_rotation else None,
             clients_per_person=plan.clients_per_person,
         ),
         training=TrainingSettings(

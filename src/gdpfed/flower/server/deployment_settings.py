@@ -48,6 +48,12 @@ class DeploymentSettings:
     keys_seconds: float = setting(120.0, "Wait so long for the keys of a cohort.")
     shares_seconds: float = setting(120.0, "Wait so long for the shares of its secrets.")
     input_seconds: float = setting(600.0, "Wait so long for training and masked updates.")
+    answer_seconds: float = setting(
+        30.0,
+        "Of a plan against the server: an input leaves its node so long after it was asked for, whether or not there "
+        "was anything to train. Training has three quarters of it; what is not ready then is zero.",
+        allowed="Above 0; input_seconds must be larger.",
+    )
     agree_seconds: float = setting(120.0, "Wait so long for agreement on who is left.")
     reveal_seconds: float = setting(120.0, "Wait so long for what removes the masks.")
     poll_seconds: float = setting(0.2, "Seconds between two looks for answers.")
@@ -64,7 +70,7 @@ class DeploymentSettings:
         from gdpfed.secure.noise_shares import Tolerance
 
         Tolerance(**{name: getattr(self, name) for name in ("dropout_rate", "colluding_fraction", "complete_up_to")})
-        for name in ("start", "announce", "keys", "shares", "input", "agree", "reveal", "poll"):
+        for name in ("start", "announce", "keys", "shares", "input", "answer", "agree", "reveal", "poll"):
             value = getattr(self, f"{name}_seconds")
             if not 0 < value < 1e7:
                 raise InputError(f"expected {name}_seconds above 0, got {name}_seconds={value}")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdpfed.errors import PrivacyError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import Events
 from gdpfed.flower.server.recovery import KeptSum, KeptSums, Standings, write_ledger_mark
@@ -43,7 +43,7 @@ from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.charged import content_hash
 from gdpfed.training.releases.secure_sums import SERVER, decoded
-from gdpfed.training.rounds import IntArray, Released, TrainingState
+from gdpfed.training.rounds import IntArray, Released, TrainingState, cohort_sizes
 
 __all__ = ["Fault", "FlowerRelease", "HomeRun"]
 
@@ -67,6 +67,11 @@ class HomeRun:
     def read(cls, home: ServerHome, *, num_params: int) -> "HomeRun":
         """The run that the home is set for, with a model of so many parameters."""
         settings, plan, enrolment, name = home.settings, home.plan, home.enrolment, home.run_name
+        if plan.is_rotation and settings.answer_seconds >= settings.input_seconds:
+            raise InputError(
+                f"expected input_seconds above answer_seconds={settings.answer_seconds:g}, got "
+                f"{settings.input_seconds:g}: everybody would be lost; change settings.toml"
+            )
         terms = Terms(
             run=name,
             plan=plan_to_toml(plan),
@@ -76,6 +81,7 @@ class HomeRun:
             enrolment=enrolment.digest,
             num_params=num_params,
             test_seed=settings.test_seed,
+            answer_seconds=float(settings.answer_seconds) if plan.is_rotation else None,
         )
         return cls(
             home=home,
@@ -114,14 +120,16 @@ class FlowerRelease:
         results = {place: kept for place in places if (kept := kept_sums.find(place)) is not None}
         model = state.parameters.numpy().astype("<f4").tobytes()
         stopped: set[int] = set()
+        # In a rotation another attempt would be another ask of everybody.
+        attempts = 1 if plan.is_rotation else settings.max_attempts
         # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
-        for tried in range(settings.max_attempts + 1):
+        for tried in range(attempts + 1):
             missing = set(places) - results.keys() - stopped
             if not missing:
                 break
             opened: dict[int, SumConversation] = {}
             for place in sorted(missing):
-                ask = tried < settings.max_attempts
+                ask = tried < attempts
                 if conversation := self._opened(number, planned[place], model, clients, ask=ask):
                     opened[place] = conversation
             stopped |= missing - opened.keys()
@@ -136,11 +144,13 @@ class FlowerRelease:
         self._publish(number, [(kept, content_hash(sums[place])) for place, kept in results.items()])
         self.fault("published", number)
         write_ledger_mark(self.run.home.run_path, self.ledger)
-        # Who took part stands in the ledger, and nowhere else.
+        # Who took part stands in the ledger, and nowhere else. Who is asked in a rotation is no secret.
+        planned_cohort = tuple(round(group.expected_cohort) for group in plan.groups)
+        asked = cohort_sizes(plan, self.run.assignment, clients)
         return Released(
             sums=sums,
             clients=np.array([], dtype=np.int64),
-            cohort=tuple(round(group.expected_cohort) for group in plan.groups),
+            cohort=asked if plan.is_rotation else planned_cohort,
         )
 
     def _opened(

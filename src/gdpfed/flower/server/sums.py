@@ -95,8 +95,10 @@ class SumConversation:
         if self.invited:
             present = yield from self._asked("keys", {client: self.keys(client) for client in self.invited})
         self.vanished = len(self.invited) - len(present)
-        if not present:
+        if len(present) < self.planned.smallest_cohort:
+            # Of an empty cohort; or, in a rotation, of one for which the noise is not sized.
             self._charge_now()
+            self.is_given_up = self.is_given_up or bool(present)
             return empty_sum(self.planned, randomness=self.randomness)
 
         yield from self._asked("shares", dict.fromkeys(present, pack("shares", digest, server.roster())))

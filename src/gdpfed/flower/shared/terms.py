@@ -29,7 +29,10 @@ _LARGEST = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run."""
+    """``plan`` is its TOML text, ``enrolment`` the pinned list's digest, ``test_seed`` None in a real run.
+
+    ``answer_seconds``, of a rotation: a node's input leaves so long after it was asked for, whatever its coin.
+    """
 
     run: str
     plan: str
@@ -39,6 +42,7 @@ class Terms:
     colluding_fraction: float
     complete_up_to: int
     test_seed: int | None = None
+    answer_seconds: float | None = None
 
     def __post_init__(self) -> None:
         _ = self.tolerance
@@ -48,12 +52,21 @@ class Terms:
             raise InputError("expected the enrolment's digest and the number of parameters")
         if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
             raise InputError("expected test_seed >= 0")
+        if self.answer_seconds is not None and not 0 < self.answer_seconds < 1e7:
+            raise InputError("expected answer_seconds above 0")
 
     @property
     def tolerance(self) -> Tolerance:
         """What every cohort must stand."""
         stated = ("dropout_rate", "colluding_fraction", "complete_up_to")
         return Tolerance(**{name: getattr(self, name) for name in stated})
+
+    @property
+    def rotation_seed(self) -> int:
+        """Of the public order in which a rotation asks: another for every run, the same for everybody in it."""
+        if self.test_seed is not None:
+            return self.test_seed
+        return int.from_bytes(hashlib.sha256(b"gdpfed rotation of run\x00" + self.run.encode()).digest()[:8], "big")
 
     def verified_plan(self, *, is_known: bool = False) -> Plan:
         """The plan, every epsilon of it computed again here, unless the terms are known: verified before."""
@@ -63,6 +76,9 @@ class Terms:
         """The same bytes for the same terms."""
         content: dict[str, Any] = {"gdpfed": "terms", "format": _FORMAT, **vars(self)}
         content["enrolment"] = self.enrolment.hex()
+        # As it was before there were rotations.
+        if self.answer_seconds is None:
+            del content["answer_seconds"]
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @property
