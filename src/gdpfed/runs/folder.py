@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gdpfed.training.rounds import TrainingState
 
 __all__ = [
-    "OWN_DATA", "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "json_lines", "open_run",
+    "OWN_DATA", "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run",
     "plan_reader", "read_records", "rounds_in",
 ]  # fmt: skip
 
@@ -68,11 +68,11 @@ def is_finished(path: Path) -> bool:
 
 def rounds_in(path: Path) -> int:
     """The largest round that a file of lines (records.jsonl, timing.jsonl) speaks of, whatever else is in it."""
-    rounds = [line.get("round") for line in json_lines(path) if isinstance(line, dict)]
+    rounds = [line.get("round") for line in _json_lines(path) if isinstance(line, dict)]
     return max((number for number in rounds if isinstance(number, int)), default=0)
 
 
-def json_lines(path: Path) -> list[Any]:
+def _json_lines(path: Path) -> list[Any]:
     """The lines of a file that grows; one that was cut off by a kill ends it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -92,7 +92,7 @@ def read_records(path: Path) -> list[Record]:
     file = path / "records.jsonl"
     return [
         Record.from_json(content, where=f"line {number} of {str(file)!r}")
-        for number, content in enumerate(json_lines(file), start=1)
+        for number, content in enumerate(_json_lines(file), start=1)
     ]
 
 

@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import OWN_DATA, RunFolder, json_lines, rounds_in
+from gdpfed.runs.folder import OWN_DATA, RunFolder, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
@@ -315,7 +316,9 @@ def _board(folder: RunFolder) -> Iterator[Watcher]:
 
 def _check_device(folder: RunFolder, device: str) -> None:
     """Raises InputError where rounds were trained on another kind of device: the rest would be another run's."""
-    trained = {line.get("device", "cpu") for line in json_lines(folder.path / "timing.jsonl")}
+    path = folder.path / "timing.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    trained = {json.loads(line).get("device", "cpu") for line in lines if line.endswith("}")}
     if others := sorted(trained - {device}):
         began = f"the device {others[0]!r}, on which {str(folder.path)!r} has trained so far"
         raise InputError(f"expected {began}, got {device!r}, which rounds otherwise: go on there, or start a new run")
