@@ -89,7 +89,9 @@ def _versions() -> str:
 def measured(num_params: int, rounds: int) -> list[dict[str, Any]]:
     """All contestants on the same nodes."""
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-bench-"))
-    federation = prepare(folder, UpSettings(nodes=NODES, rounds=rounds, method="gdpfed", participation=1.0))
+    federation = prepare(
+        folder, UpSettings(nodes=NODES, rounds=rounds, method="gdpfed", participation=1.0, against="models")
+    )
     rows = []
     with LocalFlower(folder) as deployment:
         start(federation, deployment)

@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="write the results here, as JSON")
     parser.add_argument("--stage-seconds", type=float, default=45.0, help="how long the server waits for answers")
     parser.add_argument("--resume", action="store_true", help="only what the record does not have yet")
+    parser.add_argument("--against", choices=["models", "server"], default="models", help="the kind of plan")
     asked = parser.parse_args()
     before = json.loads(asked.record.read_text())["outcomes"] if asked.resume and asked.record.is_file() else []
     before = [row for row in before if row["killed"] != "nothing"]
@@ -36,11 +37,16 @@ def main() -> int:
         print(f"{time.time() - started:6.0f} s  {text}", flush=True)  # noqa: T201
         if asked.record:
             rows = before + [as_mapping(outcome) for outcome in outcomes]
-            content = {"stage_seconds": asked.stage_seconds, "faults": len(FAULTS), "outcomes": rows}
+            content = {
+                "against": asked.against,
+                "stage_seconds": asked.stage_seconds,
+                "faults": len(FAULTS),
+                "outcomes": rows,
+            }
             asked.record.write_text(json.dumps(content, indent=1) + "\n")
 
     say(f"{len(faults)} faults, in {folder}")
-    Storm(folder, faults, stage_seconds=asked.stage_seconds).run(say, outcomes)
+    Storm(folder, faults, stage_seconds=asked.stage_seconds, against=asked.against).run(say, outcomes)
     print(table(outcomes))  # noqa: T201
     return 1 if any(outcome.failures for outcome in outcomes) else 0
 

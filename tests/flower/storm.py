@@ -1,6 +1,7 @@
 """A run in which something is killed, or a node lies, in every round: real processes, and what must hold afterwards.
 
-Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round.
+Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round;
+against the server everybody tosses a coin then.
 The training changes nothing, so that what is released is noise alone, and its size can be measured. A lying node runs
 the app's own code, but for what it sends: `_LYING` is added to the app, and does what the file ``lie`` says.
 """
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.node.own_ledger import OwnLedger
@@ -146,7 +147,14 @@ class Outcome:
 class Storm:
     """One federation and one run; each fault has a round of its own."""
 
-    def __init__(self, folder: Path, faults: tuple[Fault, ...], *, stage_seconds: float = 45.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        faults: tuple[Fault, ...],
+        *,
+        stage_seconds: float = 45.0,
+        against: Literal["models", "server"] = "models",
+    ) -> None:
         self.folder, self.faults = folder, faults
         seconds = {f"{stage}_seconds": stage_seconds for stage in STAGES}
         # A sum that was unmasked and lost is one release more than rounds: nodes then refuse the last rounds.
@@ -154,13 +162,14 @@ class Storm:
         self.federation: Federation = prepare(
             folder,
             UpSettings(
+                against=against,
                 nodes=_NODES,
                 rounds=len(faults) + 1 + spare,
                 method="gdpfed",
-                participation=1.0,
+                participation=1.0 if against == "models" else 0.5,
                 epsilons=(8.0, 8.0, 8.0, 20.0),
             ),
-            deployment=DeploymentSettings(dropout_rate=0.1, start_seconds=120.0, **seconds),
+            deployment=DeploymentSettings(dropout_rate=0.1, start_seconds=120.0, answer_seconds=6.0, **seconds),
         )
         task = next((folder / "app").rglob("task.py"))
         text = task.read_text()
@@ -305,8 +314,10 @@ class Storm:
             with OwnLedger(home) as own:
                 own.check_budget(home.budget)
                 for joined in own.runs.values():
-                    if joined.sent > joined.cap:
+                    if max(joined.sent, joined.asked if joined.is_rotation else 0) > joined.cap:
                         found.append(f"{name} sent {joined.sent} inputs of at most {joined.cap}")
+                    if joined.is_rotation and int(run.participations.max()) > joined.cap:
+                        found.append(f"a client was charged {run.participations.max()} asks of {joined.cap}")
         return found
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -288,6 +289,105 @@ def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
             assert run.sent <= run.cap == 2
             assert run.event.num_rounds == 3
         assert not list(federation.node(number).sessions.iterdir())
+
+
+HIDDEN = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.25}
+
+
+def test_only_its_turn_is_answered(tmp_path: Path) -> None:
+    """A server that asks one client in every round: it answers where the public order says so, and nowhere else."""
+    federation = Federation(
+        tmp_path, sizes=(4, 4), epsilons=(1.0, 4.0), rounds=4, asks=2, test_seed=None, settings=HIDDEN
+    )
+    asked: dict[int, list[int]] = {number: [] for number in federation.numbers}
+    replayed: list[bytes] = []
+
+    def deliver(client: int, message: Message) -> bool:
+        if stage_of(message) == "keys":
+            terms, encoded, witness = unpack(packet_in(message), stage="keys", num_parts=3)
+            session = Session.decoded(encoded)
+            asked[client].append(session.round_number)
+            if client == VICTIM and not replayed:
+                for number in range(-1, 6):
+                    if number != session.round_number:
+                        other = replace(session, round_number=number % 2**32)
+                        packet = pack("keys", terms, other.encoded(), witness)
+                        replayed.append(
+                            Node(
+                                federation.node(VICTIM),
+                                node_id=101,
+                                num_params=NUM_PARAMS,
+                                train=lambda vector, _: vector,
+                            ).answer("keys", packet)
+                        )
+        return True
+
+    federation.serve(federation.grid(deliver=deliver))
+    assert all(len(rounds) == 2 for rounds in asked.values())
+    turns = {number for number in range(4) if number in asked[VICTIM]}
+    refused = federation.node_log(VICTIM).count("is not this node's turn")
+    # Of the six other rounds it answers its other turn at most: that is a session of its own, and costs an ask.
+    assert refused >= 4
+    assert sum(bool(answer) for answer in replayed) <= 1
+    assert len(turns) == 2
+
+
+def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All say yes in the first round and no in the second: answers, rows, files and logs are of one kind and length."""
+    federation = Federation(
+        tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, test_seed=None, settings=HIDDEN
+    )
+    trained: list[int] = []
+
+    def counting(model: Any, data: int, context: Context) -> Any:
+        trained.append(int(context.run_config["gdpfed-round"]))
+        return train(model, data, context)
+
+    coins = iter([True] * 6 + [False] * 6)
+    monkeypatch.setattr("gdpfed.flower.node.answers.toss", lambda _: next(coins))
+    lengths: dict[tuple[int, str], set[int]] = {}
+    sizes: dict[int, dict[str, int]] = {}
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    sent: dict[int, float] = {}
+
+    def disturb(client: int, reply: Message) -> list[Message]:
+        stage = stage_of(reply)
+        lengths.setdefault((current[0], stage), set()).add(len(packet_in(reply)))
+        if stage == "input":
+            seconds[current[0]].append(time.monotonic() - sent[client])
+        return [reply]
+
+    current = [0]
+
+    def deliver(client: int, message: Message) -> bool:
+        if stage_of(message) == "keys":
+            _, encoded, _ = unpack(packet_in(message), stage="keys", num_parts=3)
+            current[0] = Session.decoded(encoded).round_number
+        if stage_of(message) == "input":
+            sent[client] = time.monotonic()
+        if stage_of(message) == "agree":
+            home = federation.node_path(client)
+            sizes[current[0]] = {
+                path.relative_to(home).parts[0]: path.stat().st_size
+                for path in home.rglob("*")
+                if path.is_file() and "spend" not in path.name
+            }
+        return True
+
+    app = client_app(model=MODEL, data=number_in, train=counting)
+    federation.serve(federation.grid(deliver=deliver, disturb=disturb, apps=dict.fromkeys(federation.numbers, app)))
+    assert trained == [0] * 6
+    for stage in ("keys", "shares", "input", "agree", "reveal"):
+        assert lengths[0, stage] == lengths[1, stage]
+        assert len(lengths[0, stage]) == 1
+    assert sizes[0] == sizes[1]
+    assert all(0.25 <= each < 0.9 for each in seconds[0] + seconds[1])
+    for number in federation.numbers:
+        assert federation.node_log(number) == ""
+        with OwnLedger(federation.node(number)) as ledger:
+            rows = [(row.kind, {**row.content, "round": 0}) for row in ledger._store.rows[1:]]
+            assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
+            assert [kind for kind, _ in rows] == ["round", "sent", "revealed"] * 2
 
 
 def messages_to(federation: Federation, client: int) -> dict[str, bytes]:

@@ -130,6 +130,47 @@ def test_sent_inputs_are_capped(tmp_path: Path) -> None:
             ledger.check_input(run, strict.budget)
 
 
+ROTATION: Plan = plan_for((2, 2), (1.0, 4.0), "gdpfed+", 6, 0.5, None, 3)
+
+
+def test_asks_are_counted(tmp_path: Path) -> None:
+    """Three asks of six rounds, charged when the run is joined; one that comes to nothing is one of them."""
+    home = home_of(tmp_path, epsilon=1.0)
+    with OwnLedger(home) as ledger:
+        run = ledger.join(terms_of("one", ROTATION), ROTATION, 0, home.budget)
+        assert run.is_rotation
+        assert run.event == ROTATION.mechanism(ROTATION.groups[0])
+        assert run.event.num_rounds == run.cap == 3
+        ledger.begin(run, (0, 0))
+        # Aborted, and asked again.
+        ledger.begin(run, (0, 1))
+        ledger.send(run, (0, 1), home.budget)
+        ledger.reveal(run, (0, 1))
+        ledger.begin(run, (5, 0))
+        ledger.send(run, (5, 0), home.budget)
+    with OwnLedger(home) as ledger:
+        (run,) = ledger.runs.values()
+        assert (run.asked, run.sent, ledger.precision) == (3, 2, 0.0)
+        with pytest.raises(PrivacyError, match="has asked this node 3 times"):
+            ledger.begin(run, (5, 1))
+        with pytest.raises(PrivacyError, match="3 asks do not fit"):
+            ledger.join(terms_of("two", ROTATION), ROTATION, 0, home.budget)
+
+
+def test_asks_count_against_the_server_too(tmp_path: Path) -> None:
+    """Beside the inputs of runs in which the server sees who takes part."""
+    group = ROTATION.groups[0]
+    allowed = group.epsilon_server + 0.01
+    home = home_of(tmp_path, epsilon=5.0, epsilon_server=allowed)
+    with OwnLedger(home) as ledger:
+        ledger.join(terms_of("hidden", ROTATION), ROTATION, 0, home.budget)
+        seen = ledger.join(terms_of("seen"), PLAN, 0, home.budget)
+        with pytest.raises(PrivacyError, match="one more input would show the server epsilon"):
+            ledger.check_input(seen, home.budget)
+        with pytest.raises(PrivacyError, match="this run would show the server epsilon"):
+            ledger.join(terms_of("again", ROTATION), ROTATION, 0, home.budget)
+
+
 def test_a_lowered_budget_counts_at_once(tmp_path: Path) -> None:
     home = home_of(tmp_path)
     with OwnLedger(home) as ledger:

@@ -1,6 +1,7 @@
 """Real processes that are killed: one fault here for CI, all of them by `make faults` (pytest -m slow)."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -23,9 +24,10 @@ def test_server_killed_between_charge_and_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_faults(tmp_path: Path) -> None:
+@pytest.mark.parametrize("against", ["models", "server"])
+def test_all_faults(tmp_path: Path, against: Literal["models", "server"]) -> None:
     outcomes: list[Outcome] = []
-    Storm(tmp_path / "storm", FAULTS).run(print, outcomes)
+    Storm(tmp_path / "storm", FAULTS, against=against).run(print, outcomes)
     assert len(outcomes) == len(FAULTS) + 1
     assert {outcome.fault.name: outcome.failures for outcome in outcomes if outcome.failures} == {}
     assert settle(tmp_path / "storm") == {}

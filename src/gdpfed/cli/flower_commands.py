@@ -4,7 +4,7 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from typer import Argument, Option
@@ -13,7 +13,7 @@ from gdpfed.cli import options
 from gdpfed.cli.show import print_json, print_plan, rounded_up, say, tell
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
-from gdpfed.planning.settings import PlanSettings
+from gdpfed.planning.settings import Against, PlanSettings
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
 
 __all__ = ["flower_app"]
@@ -41,6 +41,7 @@ def up(
     rounds: Annotated[int, options.option(PlanSettings, "num_rounds")] = 3,
     method: Annotated[str, options.option(PlanSettings, "method")] = "gdpfed+",
     participation: Annotated[float, options.option(PlanSettings, "participation")] = 0.5,
+    against: Annotated[str, options.option(PlanSettings, "against")] = "server",
     app: Annotated[Path | None, Option(help="A project of gdpfed flower new. Default: a new one in --dir.")] = None,
     folder: Annotated[Path | None, Option("--dir", help="Where all goes. Default: a temporary folder, kept.")] = None,
     as_json: options.Json = False,
@@ -51,7 +52,11 @@ def up(
     from gdpfed.flower.operate.up import UpSettings, prepare, run
 
     need_flower()
-    settings = UpSettings(nodes=nodes, rounds=rounds, method=method, participation=participation)
+    if against not in ("models", "server"):
+        raise InputError(f"expected against 'models' or 'server', got {against!r}")
+    settings = UpSettings(
+        nodes=nodes, rounds=rounds, method=method, participation=participation, against=cast(Against, against)
+    )
     folder = folder or Path(tempfile.mkdtemp(prefix="gdpfed-up-"))
     if not as_json:
         say(f"{nodes} nodes on this machine, {rounds} rounds of {method}, in {folder}: making keys, homes and a plan")
@@ -75,7 +80,7 @@ def up(
     tell(
         as_json,
         content,
-        f"done, and everything is down again: {accuracy}epsilon (release) {spent}",
+        f"done, and everything is down again: {accuracy}epsilon against {federation.plan.adversary}: {spent}",
         "so few clients cannot hide one among many: the noise is large, and the model is only a demonstration",
         f"logs are in {deployment.logs} and {home.path / 'server.log'}; try next:",
         "  " + _command("gdpfed", "show", home.run_path),

@@ -8,6 +8,7 @@ Guarantees (tests of the same name):
   up_reads_like_a_simulation   gdpfed show, report and ledger read what it leaves behind.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from gdpfed.flower.server.events import EVENTS
 from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.settings import PlanSettings
+from gdpfed.planning.settings import Against, PlanSettings
 
 __all__ = ["Federation", "UpSettings", "Watcher", "follow", "prepare", "run", "start", "start_node", "submit"]
 
@@ -45,7 +46,10 @@ Watcher = Callable[[RunProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UpSettings:
-    """What to show: how many nodes, in three groups of budgets unless told otherwise, for how many rounds."""
+    """What to show: how many nodes, in three groups of budgets unless told otherwise, for how many rounds.
+
+    Against the server everybody is asked in every round, and tosses a coin: so few nodes hide nothing otherwise.
+    """
 
     nodes: int = 6
     rounds: int = 3
@@ -53,6 +57,8 @@ class UpSettings:
     participation: float = 0.5
     epsilons: tuple[float, ...] = (2.0, 8.0, 20.0)
     delta: float = 1e-3
+    against: Against = "server"
+    answer_seconds: float = 6.0
 
     def __post_init__(self) -> None:
         if self.nodes < len(self.epsilons):
@@ -98,6 +104,7 @@ def prepare(
     app = check_project(app) if app is not None else write_project(folder / "app")[0].parent
     names = tuple(f"node{number + 1}" for number in range(settings.nodes))
     _deal_data(folder, names)
+    deployment = deployment or DeploymentSettings(answer_seconds=settings.answer_seconds)
     home = make_server_home(folder / "server", settings=deployment)
     announcements = [
         make_node_home(folder / "nodes" / name, epsilon=settings.epsilon_of(number), delta=settings.delta)
@@ -105,6 +112,9 @@ def prepare(
     ]
     enrolment = enrol(home.path, announcements)
     planned = PlanSettings(method=settings.method, num_rounds=settings.rounds, participation=settings.participation)
+    if settings.against == "server":
+        trainings = settings.participation * settings.rounds
+        planned = dataclasses.replace(planned, against="server", asks=settings.rounds, trainings=trainings)
     plan = make_plan(enrolment.budgets, planned)
     set_plan(home.path, plan)
     for name in names:
