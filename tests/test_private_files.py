@@ -52,7 +52,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
         failing(OSError(28, "No space left on device"))
     assert path.read_text() == "before"
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
-    with pytest.raises(InputError, match="which is none"), whole_file(tmp_path, private=True):
+    with pytest.raises(InputError, match="which is a folder"), whole_file(tmp_path, private=True):
         pass
     with pytest.raises(InputError, match="cannot write"), whole_file(tmp_path / "no folder" / "out", private=True):
         pass

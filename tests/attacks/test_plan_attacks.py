@@ -279,9 +279,8 @@ def test_budgets_are_read_back(tmp_path: Path) -> None:
     )
     (tmp_path / "own.toml").write_text('budgets = "clients.csv"\nlinked = [["a,b", "ü"]]\n')
     task = load_task(str(tmp_path / "own.toml"))
-    (tmp_path / "run").mkdir()
-    made = folders._with_own_budgets(tmp_path / "run", task).budgets_source
-    read = read_budgets(tmp_path / "run" / made)
+    (tmp_path / "written.csv").write_text(folders._budgets_csv(task), newline="")
+    read = read_budgets(tmp_path / "written.csv")
     assert (read.clients, read.groups) == (task.budgets.clients, task.budgets.groups)
     assert read.epsilons.tolist() == task.budgets.epsilons.tolist()
     assert np.array_equal(read.deltas, task.budgets.deltas, equal_nan=True)
