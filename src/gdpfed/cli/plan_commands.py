@@ -1,7 +1,6 @@
 """`gdpfed plan`, `gdpfed plan compare` and `gdpfed verify`."""
 
 import csv
-import dataclasses
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -59,21 +59,14 @@ class Choices:
     projects: bool = False
 
 
+# What promises something to people in several clients.
+_FOR_PEOPLE = ("linked", "clients_per_person", "person_epsilon")
+
 METHODS: dict[str, Choices] = {
     "fedavg": Choices(
         is_private=False,
         has_one_group=True,
-        fixed=(
-            "groups",
-            "rates",
-            "noise_multipliers",
-            "keep",
-            "weights",
-            "release",
-            "linked",
-            "clients_per_person",
-            "person_epsilon",
-        ),  # fmt: skip
+        fixed=(*_FOR_PEOPLE, "groups", "rates", "noise_multipliers", "keep", "weights", "release"),
     ),
     "dp-fedavg": Choices(has_one_group=True, fixed=("groups", "rates", "keep", "weights", "release")),
     "gdpfed": Choices(),

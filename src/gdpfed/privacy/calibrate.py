@@ -14,6 +14,7 @@ Guarantees (tests of the same name):
   vacuous_delta_is_refused     a delta near the probability of taking part at all raises PrivacyError.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ class _Search:
         return root, (known(other) - known(one)) / (other - one)
 
 
+@functools.lru_cache(maxsize=256)
 def _gaussian_limit(*, epsilon: float, delta: float) -> float:
     """The mu of the Gaussian mechanism with this epsilon and delta: many small rounds look like it (central limit)."""
     import dp_accounting

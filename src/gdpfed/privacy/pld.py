@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, MixtureGaussianPrivacyLoss
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, MixtureGaussianPrivacyLoss
 from numpy.typing import NDArray
 from scipy import fft, special
 
