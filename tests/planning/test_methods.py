@@ -206,3 +206,28 @@ def test_a_floor_without_rates_to_keep_is_refused(small: tuple[Budgets, PlanSett
     with pytest.raises(InputError, match="fairness_floor"):
         make_plan(budgets, dataclasses.replace(settings, method="pooled", rates="uniform", fairness_floor=0.5))
     make_plan(budgets, dataclasses.replace(settings, method="gdpfed", rates="snr", fairness_floor=0.5))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_population_is_planned_or_refused_in_words(seed: int) -> None:
+    """Odd sizes, participations from 1e-6 to 1, floors of one: a plan that keeps every budget, or our own error."""
+    random = np.random.default_rng(seed)
+    sizes = np.maximum(1, np.round(10 ** random.uniform(0, 4, random.integers(1, 5)))).astype(int)
+    epsilons = np.round(10 ** random.uniform(-1, 1.3, len(sizes)), 2)
+    method = str(random.choice(list(METHODS)))
+    settings = PlanSettings(
+        method=method,
+        num_rounds=int(10 ** random.uniform(0, 1.5)),
+        participation=float(random.choice([1e-6, 1e-5, 1.0, 10 ** random.uniform(-4, 0)])),
+        delta=None if random.random() < 0.3 else float(10 ** random.uniform(-12, -2)),
+        fairness_floor=float(random.choice([0.25, 1.0, 1e-3])) if method == "pooled" else 0.25,
+        clients_per_person=2 if method not in ("fedavg", "pooled") and random.random() < 0.2 else 1,
+    )
+    budgets = parse_compact(",".join(f"{size}@{epsilon}" for size, epsilon in zip(sizes, epsilons, strict=True)))
+    try:
+        plan = make_plan(budgets, settings)
+    except (InputError, PrivacyError) as error:
+        assert len(str(error)) > 40
+        return
+    assert all(group.epsilon_release <= group.epsilon for group in plan.groups)
+    assert plan.num_clients == sizes.sum()

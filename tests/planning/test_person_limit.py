@@ -96,7 +96,7 @@ def test_person_limit_is_kept() -> None:
     text = plan_to_toml(plan)
     assert "person_epsilon = 3.0" in text
     assert plan_from_toml(text) == plan
-    with pytest.raises(PrivacyError, match="more than person_epsilon=2.9"):
+    with pytest.raises(PrivacyError, match=r"more than person_epsilon=2\.9"):
         plan_from_toml(text.replace("person_epsilon = 3.0", "person_epsilon = 2.9"))
     with pytest.raises(PrivacyError, match="more than person_epsilon"):
         limited(noise_multipliers=(5.0, 3.0, 1.5))

@@ -269,7 +269,7 @@ def sample_rates(
     log_noise = rough
     for _ in range(4):
         off = excess(log_noise, sampling_rate_for)
-        if abs(off) < 1e-4 or slope <= 0:
+        if abs(off) < 1e-4 or not slope > 0:
             break
         log_noise -= off / slope
     return math.exp(log_noise), rates_at(log_noise, sampling_rate_for)

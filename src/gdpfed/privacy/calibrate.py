@@ -131,7 +131,9 @@ class _Search:
 
         build = pld.composed_distribution if both else pld.composed_remove
         composed = build(**vars(mechanism), grid_interval=interval)
-        return math.log(max(float(composed.get_delta_for_epsilon(self.epsilon)), 1e-300)) - math.log(allowed)
+        spent = float(composed.get_delta_for_epsilon(self.epsilon))
+        # Where the computation broke down, nothing is kept.
+        return 1e3 if math.isnan(spent) else math.log(max(spent, 1e-300)) - math.log(allowed)
 
     def _rough_pld(self) -> tuple[float, float] | None:
         """x to about 1e-5, from coarse grids, and the slope there."""
