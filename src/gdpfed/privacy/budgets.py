@@ -195,8 +195,8 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
             hint = f" (rename {near!r} to {required!r}?)" if near is not None else ""
             raise InputError(f"expected a column {required!r} in {source!r}, got {present}{hint}")
     for name in columns:
-        absent = [known for known in _COLUMNS if known not in columns]
-        hint = suggestion(name, absent) if name not in _COLUMNS else ""
+        others = [known for known in _COLUMNS if known not in columns]
+        hint = suggestion(name, others) if name not in _COLUMNS else ""
         if hint:
             # Any other column is the file's own business; this one may be a delta that would be passed over.
             raise InputError(
