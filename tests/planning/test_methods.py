@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning.methods import METHODS, make_plan, two_means_split
+from gdpfed.planning.methods import METHODS, for_method, make_plan, two_means_split
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.accountant import ACCOUNTANTS
 from gdpfed.privacy.budgets import Budgets, parse_compact
@@ -183,3 +183,50 @@ def test_many_budgets_are_grouped_by_choice() -> None:
     assert min(group.num_clients for group in plan.groups) >= 20
     assert plan.mean_waste < 1.0
     assert plan.signal_to_noise > make_plan(budgets, dataclasses.replace(settings, groups=2)).signal_to_noise
+
+
+@pytest.mark.parametrize("sizes", [(501, 299, 203), (7, 3), (33, 33, 34, 1), (1, 1), (17,)])
+@pytest.mark.parametrize("floor", [1.0, 1 - 1e-12])
+def test_a_floor_of_one_is_uniform(sizes: tuple[int, ...], floor: float) -> None:
+    """Rounding may put a ceiling below the floor: 9 of 12 odd populations ended in a traceback."""
+    budgets = parse_compact(",".join(f"{size}@{1 + number}" for number, size in enumerate(sizes)))
+    settings = PlanSettings(method="pooled", fairness_floor=floor, participation=0.07, num_rounds=2, delta=1e-4)
+    plan = make_plan(budgets, settings)
+    assert [group.sampling_rate for group in plan.groups] == pytest.approx([0.07] * len(sizes), rel=1e-9)
+
+
+def test_a_floor_without_rates_to_keep_is_refused(small: tuple[Budgets, PlanSettings]) -> None:
+    budgets, settings = small
+    for method in ("gdpfed+", "gdpfed", "idp-fedavg", "dp-fedavg", "fedavg"):
+        asked = dataclasses.replace(settings, method=method, fairness_floor=0.5)
+        with pytest.raises(InputError, match="fairness_floor is for rates 'snr'"):
+            make_plan(budgets, asked)
+        assert for_method(asked, method).fairness_floor == settings.fairness_floor
+    assert for_method(dataclasses.replace(settings, fairness_floor=0.5), "pooled").fairness_floor == 0.5
+    with pytest.raises(InputError, match="fairness_floor"):
+        make_plan(budgets, dataclasses.replace(settings, method="pooled", rates="uniform", fairness_floor=0.5))
+    make_plan(budgets, dataclasses.replace(settings, method="gdpfed", rates="snr", fairness_floor=0.5))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_population_is_planned_or_refused_in_words(seed: int) -> None:
+    """Odd sizes, participations from 1e-6 to 1, floors of one: a plan that keeps every budget, or our own error."""
+    random = np.random.default_rng(seed)
+    sizes = np.maximum(1, np.round(10 ** random.uniform(0, 4, random.integers(1, 5)))).astype(int)
+    epsilons = np.round(10 ** random.uniform(-1, 1.3, len(sizes)), 2)
+    method = str(random.choice(list(METHODS)))
+    settings = PlanSettings(
+        method=method,
+        num_rounds=int(10 ** random.uniform(0, 1.5)),
+        participation=float(random.choice([1e-6, 1e-5, 1.0, 10 ** random.uniform(-4, 0)])),
+        delta=None if random.random() < 0.3 else float(10 ** random.uniform(-12, -2)),
+        fairness_floor=float(random.choice([0.25, 1.0, 1e-3])) if method == "pooled" else 0.25,
+        clients_per_person=2 if method not in ("fedavg", "pooled") and random.random() < 0.2 else 1,
+    )
+    budgets = parse_compact(",".join(f"{size}@{epsilon}" for size, epsilon in zip(sizes, epsilons, strict=True)))
+    try:
+        plan = make_plan(budgets, settings)
+    except (InputError, PrivacyError):
+        return
+    assert all(group.epsilon_release <= group.epsilon for group in plan.groups)
+    assert plan.num_clients == sizes.sum()

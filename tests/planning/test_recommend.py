@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
+from gdpfed.planning.methods import make_plan
 from gdpfed.planning.recommend import Recommendation, recommend, server_settings
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.planning.sparsity import noise_energy_kept
@@ -114,3 +115,29 @@ def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bo
     settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)
     advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100)
     assert any("try a smaller one" in reason for reason in advice.reasons) is is_warned
+
+
+def test_watched_from_first_to_last() -> None:
+    told: list[tuple[int, int, str]] = []
+    settings = PlanSettings(num_rounds=3, participation=0.2, fairness_floor=0.9, delta=1e-4)
+    advice = recommend(parse_compact("31@1,7@3"), settings, num_params=10, watch=lambda *report: told.append(report))
+    assert [number for number, _, _ in told] == list(range(len(told)))
+    assert {total for _, total, _ in told} == {len(told)}
+    assert [label for _, _, label in told][-1] == "twice the participation"
+    # The floor is for pooled: the other methods are still compared.
+    assert {each.label for each in (advice.best, *advice.others)} >= {"dp-fedavg", "gdpfed+", "pooled, floor 0.9"}
+
+
+def test_a_candidate_that_cannot_be_is_left_out() -> None:
+    """Half the participation would promise nothing at this delta; nothing at all can be planned at the next."""
+    settings = PlanSettings(num_rounds=1, participation=0.05, delta=0.015, fairness_floor=1.0)
+    advice = recommend(parse_compact("31@1,7@3"), settings, num_params=10)
+    assert "half the participation" not in [each.label for each in advice.elsewhere]
+    with pytest.raises(PrivacyError, match="takes part at all"):
+        recommend(parse_compact("31@1,7@3"), dataclasses.replace(settings, delta=0.5), num_params=10)
+
+
+def test_rates_in_proportion_are_nearly_the_best(found: Recommendation) -> None:
+    twice = next(each for each in found.elsewhere if each.label == "twice the rounds")
+    sought = make_plan(parse_compact("300@0.5,300@3"), dataclasses.replace(found.settings, num_rounds=40))
+    assert 0.99 * sought.signal_to_noise < twice.signal_to_noise < 1.001 * sought.signal_to_noise

@@ -129,3 +129,80 @@ def test_binary_and_absent_files_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_single_client_needs_a_delta() -> None:
     with pytest.raises(InputError, match="expected a delta for a single client"):
         _ = parse_compact("1@1").default_delta
+
+
+PLAIN = "client,epsilon,delta\nana,0.5,\nböb,1.5,0.000001\nc,3,\n"
+WITH_COMMAS = "client;epsilon;delta\nana;0,5;\nböb;1,5;0,000001\nc;3;\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN.encode(),
+        PLAIN.encode("utf-8-sig"),
+        PLAIN.encode("utf-16"),
+        PLAIN.encode("utf-16-le"),
+        PLAIN.encode("utf-16-be"),
+        PLAIN.replace(",", ";").encode(),
+        PLAIN.replace(",", "\t").encode("utf-16"),
+        PLAIN.replace(",", " | ").encode(),
+        PLAIN.replace("\n", "\r\n").encode(),
+        WITH_COMMAS.encode(),
+        WITH_COMMAS.replace(";", "\t").encode("utf-16"),
+        ("sep=;\r\n" + WITH_COMMAS).encode(),
+        (WITH_COMMAS + ";;\n;;\n").encode(),
+        WITH_COMMAS.replace("\n", ";\n").encode(),
+        'client,epsilon,delta\nana,"0,5",\nböb,"1,5","1e-6"\nc,3,\n'.encode(),
+        "city,client,epsilon,delta,room\nUlm,ana,0.5,,x\nUlm,böb,1.5,1e-6,x\nUlm,c,3,,x\n".encode(),
+    ],
+)
+def test_spreadsheets_agree(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "b.csv"
+    path.write_bytes(content)
+    budgets = read_budgets(path)
+    assert budgets.clients == ("ana", "böb", "c")
+    assert budgets.epsilons.tolist() == [0.5, 1.5, 3.0]
+    assert budgets.deltas_or(1e-5).tolist() == [1e-5, 1e-6, 1e-5]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("client;epsilon\na;1,500\nb;2,250\n", "'1,500', whose comma"),
+        ("client;epsilon\na;1,5\nb;2.5\n", "'1,5', whose comma"),
+        ("client;epsilon\na;1,5,2\n", "'1,5,2', whose comma"),
+        ("client,epsilon\na,0,5\n", "decimal commas"),
+        ("client;epsilon;deltas\na;1;1e-5\n", "did you mean 'delta'"),
+        ("client,epsilon,group,Groups\na,1,x,y\n", None),
+        ("client;epsilon\na\n", "2 fields in line 2"),
+        ("name\tage\nx\t3\n", "column 'client'.*got 'name', 'age'"),
+    ],
+)
+def test_doubtful_text_is_refused(tmp_path: Path, content: str, named: str | None) -> None:
+    path = write(tmp_path / "b.csv", content)
+    if named is None:
+        assert read_budgets(path).groups == ("x",)
+        return
+    with pytest.raises(InputError, match=named):
+        read_budgets(path)
+
+
+def test_a_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a folder: name the file in it$"):
+        read_budgets(tmp_path)
+    write(tmp_path / "b.csv", PLAIN)
+    with pytest.raises(InputError, match=r"is a folder: .*b\.csv"):
+        read_budgets(tmp_path)
+    (tmp_path / "latin.csv").write_bytes(PLAIN.encode("latin-1"))
+    with pytest.raises(InputError, match="another encoding"):
+        read_budgets(tmp_path / "latin.csv")
+
+
+@pytest.mark.parametrize("num_clients", [2, 5, 100, 599])
+def test_default_delta_means_something(num_clients: int) -> None:
+    assert parse_compact(f"{num_clients}@1").default_delta * num_clients == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("num_clients", [600, 687, 714, 6000])
+def test_the_papers_populations_have_the_papers_delta(num_clients: int) -> None:
+    assert parse_compact(f"{num_clients}@1").default_delta == num_clients**-1.1

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant, privacy_loss_mechanism
+from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
 from scipy import integrate, stats
 
 from gdpfed.privacy import pld
@@ -91,3 +91,52 @@ def test_a_long_grid_is_widened() -> None:
     """Little noise has losses of thousands: memory stays bounded, and the answer is an upper bound."""
     tiny = pld.composed_remove(noise_multiplier=0.02, sampling_rate=0.5, num_rounds=1, grid_interval=2.0**-17)
     assert tiny.size <= 2**21 + 2
+
+
+def same(one: pld_pmf.PLDPmf, other: pld_pmf.PLDPmf) -> bool:
+    dense, expected = one.to_dense_pmf(), other.to_dense_pmf()
+    return (
+        type(one) is type(other)
+        and dense._lower_loss == expected._lower_loss
+        and dense._infinity_mass == expected._infinity_mass
+        and np.array_equal(dense._probs, expected._probs)
+    )
+
+
+@pytest.mark.parametrize(("noise_multiplier", "sampling_rate"), MECHANISMS)
+@pytest.mark.parametrize(("interval", "num_rounds"), [(2.0**-6, 1), (2.0**-6, 30), (2.0**-10, 30), (2.0**-10, 400)])
+def test_composition_equals_dp_accounting(
+    noise_multiplier: float, sampling_rate: float, interval: float, num_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = pld.composed_remove(
+        noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds, grid_interval=interval
+    )
+    monkeypatch.setattr(pld, "_connected", pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap)
+    monkeypatch.setattr(pld, "_self_composed", lambda losses, rounds: losses.self_compose(rounds))
+    theirs = pld.composed_remove(
+        noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds, grid_interval=interval
+    )
+    assert same(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("sensitivities", "probabilities"),
+    [
+        ((0.0, 0.5), (0.98, 0.02)),
+        ((0.0, 0.4, 0.8), (0.81, 0.18, 0.01)),
+        ((0.0, 0.3, 0.7, 1.0), (0.5, 0.2, 0.2, 0.1)),
+        ((1.0, 2.0), (0.5, 0.5)),
+    ],
+)
+def test_mixture_equals_dp_accounting(sensitivities: tuple[float, ...], probabilities: tuple[float, ...]) -> None:
+    ours = pld.composed_mixture(
+        sensitivities=sensitivities, probabilities=probabilities, num_rounds=7, grid_interval=2.0**-8
+    )
+    theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        standard_deviation=1.0,
+        sensitivities=sensitivities,
+        sampling_probs=probabilities,
+        value_discretization_interval=2.0**-8,
+    ).self_compose(7)
+    assert same(ours._pmf_remove, theirs._pmf_remove)
+    assert same(ours._pmf_add, theirs._pmf_add)

@@ -92,7 +92,7 @@ def account_command(
 def verify(
     plan_file: Annotated[Path, Argument(help="A plan saved by gdpfed plan --out.")],
     budgets: Annotated[str | None, Option(help="Also check that the plan keeps these clients' budgets.")] = None,
-    delta: Annotated[float | None, Option(help="For --budgets that state none. Default: clients ** -1.1.")] = None,
+    delta: Annotated[float | None, Option(help="For --budgets that state none. Default: as in a plan.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Recompute every epsilon of a plan from its mechanism.

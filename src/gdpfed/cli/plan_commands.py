@@ -1,14 +1,14 @@
 """`gdpfed plan` and `gdpfed plan compare`."""
 
 import csv
-import dataclasses
 import io
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer import Argument, Option
 from typer.core import TyperGroup
 
@@ -16,11 +16,11 @@ from gdpfed.cli import options
 from gdpfed.cli.show import print_comparison, print_json, print_plan, print_table, say
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
-from gdpfed.planning.methods import check_method, make_plan
+from gdpfed.planning.methods import check_method, for_method, make_plan
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_as_json, save_plan
-from gdpfed.planning.recommend import Candidate, Recommendation, recommend
+from gdpfed.planning.recommend import Candidate, Recommendation, Watch, recommend
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.cache import without_cache
@@ -70,7 +70,8 @@ def of(
     advice = None
     with without_cache() if no_cache else nullcontext():
         if objective:
-            advice = recommend(task.budgets, task.settings, num_params=model_size, stated=task.stated)
+            with _watching() as watch:
+                advice = recommend(task.budgets, task.settings, num_params=model_size, stated=task.stated, watch=watch)
         plan = make_plan(task.budgets, task.settings) if advice is None else advice.best.plan
     if out is not None:
         save_plan(plan, out)
@@ -84,6 +85,17 @@ def of(
     print_plan(plan, title=task.title)
     if out is not None:
         say(f"saved to {out}; check it with: gdpfed verify {out}")
+
+
+@contextmanager
+def _watching() -> Iterator[Watch | None]:
+    """Which plan is being made, on a terminal; on standard error, so that --json stays JSON."""
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    with errors.status("planning") as status:
+        yield lambda done, total, label: status.update(f"plan {done + 1} of {total}: {label}")
 
 
 def _save_assignment(plan: Plan, budgets: Budgets, path: Path) -> None:
@@ -155,7 +167,7 @@ def compare(
         plans, skipped = [], []
         for name in names:
             try:
-                plans.append(make_plan(task.budgets, dataclasses.replace(task.settings, method=name)))
+                plans.append(make_plan(task.budgets, for_method(task.settings, name)))
             except InputError as error:
                 # A method that was asked for must work; one of the default list may not apply to these budgets.
                 if methods is not None:

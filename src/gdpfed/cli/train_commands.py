@@ -16,7 +16,7 @@ from gdpfed.cli import options
 from gdpfed.cli.options import Workforce
 from gdpfed.cli.show import console, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError, MissingExtraError
-from gdpfed.planning.methods import check_method
+from gdpfed.planning.methods import check_method, for_method
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import finite
 from gdpfed.tasks.task import DEMONSTRATION, TrainingSettings
@@ -160,7 +160,7 @@ def compare_runs(
     runs = []
     for seed in range(1, seeds + 1):
         for name in names:
-            one = dataclasses.replace(task, settings=dataclasses.replace(task.settings, method=name))
+            one = dataclasses.replace(task, settings=for_method(task.settings, name))
             run = open_or_start(out / f"{name}-seed{seed}", one, seed=seed)
             if not run.is_finished:
                 _, *lines = _finish(run, workforce, quiet=as_json)

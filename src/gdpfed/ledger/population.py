@@ -7,12 +7,11 @@ members' budgets: a million clients cost what their few classes cost.
 Guarantees (tests of the same name):
   classes_are_exact            two clients share a class exactly if they share their past.
   a_budget_only_tightens       raising an epsilon or a delta is refused.
-  who_joins_gets_no_laxer_delta   than clients ** -1.1 and the population's own default, unless its own is stated.
+  who_joins_gets_no_laxer_delta   than a new population gets and the population's own default, unless its own is stated.
   labels_find_clients          every client is found by its label, an unknown one is named.
 """
 
 import functools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.ledger.chain import pack, unpack
 from gdpfed.ledger.spend import Budget, strictest
 from gdpfed.privacy.accountant import check_delta
-from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.budgets import Budgets, default_delta_of
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.privacy.rounding import allowance
 
@@ -108,10 +107,10 @@ class Population:
         return np.array([self.index(label) for label in labels], dtype=np.int64)
 
     def joining_delta(self, num_joining: int) -> float:
-        """For clients that join and state no delta: as for a new population, clients ** -1.1, those who join among
-        them; less if the population's own default is less. Never what the laxest of the others allows."""
+        """For clients that join and state no delta: as for a new population (`default_delta_of`), those who join
+        among them; less if the population's own default is less. Never what the laxest of the others allows."""
         own = float(self.deltas.max()) if self.default_delta is None else self.default_delta
-        return min(math.pow(len(self) + num_joining, -1.1), own)
+        return min(default_delta_of(len(self) + num_joining), own)
 
     def check_joining(self, labels: Sequence[str] | None) -> None:
         """Raises InputError unless the clients have names where the others do, and none is there already."""

@@ -32,7 +32,8 @@ from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.planning import asks
 from gdpfed.planning.groups import FloatArray, Grouping, Members, group_everyone, make_groups
 from gdpfed.planning.noise_curves import noise_by_rate
-from gdpfed.planning.people import assignment_digest, linked_counts
+from gdpfed.planning.people import PersonLoss, assignment_digest, linked_counts, spreads_of
+from gdpfed.planning.person_limit import PersonLimit
 from gdpfed.planning.plan import ADJACENCIES, Group, Plan, ReleaseKind, SamplingKind, guaranteed
 from gdpfed.planning.rates import largest_rates, paper_rates, sample_rates, snr_rates, uniform_rates
 from gdpfed.planning.settings import KeepRule, PlanSettings, RateRule
@@ -45,7 +46,7 @@ from gdpfed.privacy.calibrate import noise_multiplier_for
 # Of those asked: with fewer in a sum the noise of the others would have to be larger.
 _MIN_ROSTER = 0.5
 
-__all__ = ["METHODS", "Choices", "check_method", "make_plan", "two_means_split"]
+__all__ = ["METHODS", "Choices", "check_method", "for_method", "make_plan", "two_means_split"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +63,14 @@ class Choices:
     projects: bool = False
 
 
+# What promises something to people in several clients.
+_FOR_PEOPLE = ("linked", "clients_per_person", "person_epsilon")
+
 METHODS: dict[str, Choices] = {
     "fedavg": Choices(
         is_private=False,
         has_one_group=True,
-        fixed=("groups", "rates", "noise_multipliers", "keep", "weights", "release", "linked", "clients_per_person"),
+        fixed=(*_FOR_PEOPLE, "groups", "rates", "noise_multipliers", "keep", "weights", "release"),
     ),
     "dp-fedavg": Choices(has_one_group=True, fixed=("groups", "rates", "keep", "weights", "release")),
     "gdpfed": Choices(),
@@ -101,6 +105,11 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
     for name in method.fixed:
         if name in settings.changed():
             raise InputError(f"{settings.method} leaves no choice of {name}: leave {name} out, or take another method")
+    if "fairness_floor" in settings.changed() and (settings.rates or method.rates) != "snr":
+        raise InputError(
+            f"fairness_floor is for rates 'snr', which {settings.method} does not have here: leave fairness_floor out, "
+            f"or take method pooled, or rates 'snr'"
+        )
     release = settings.release or method.release
     if release == "pooled" and settings.weights is not None:
         raise InputError("a pooled sum has one weight: leave weights out")
@@ -115,13 +124,13 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
         grouping = group_everyone(budgets, budgets.default_delta if settings.delta is None else settings.delta)
     else:
         grouping = make_groups(budgets, of_a_client, release=release)
+    linked = linked_counts(settings.linked, budgets, grouping.assignment)
     if method.is_private:
-        groups = _mechanisms(grouping, of_a_client, method, release, asked=asked)
+        groups = _mechanisms(grouping, of_a_client, method, release, linked, asked=asked)
     else:
         groups = _without_privacy(grouping, settings)
     if method.projects:
         groups = _projected(groups)
-    linked = linked_counts(settings.linked, budgets, grouping.assignment)
     plan = guaranteed(
         Plan(
             method=settings.method,
@@ -140,20 +149,36 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
             averaging=settings.averaging,
             max_participations=settings.max_participations,
             clients_per_person=settings.clients_per_person,
+            person_epsilon=settings.person_epsilon,
             linked=linked,
             assignment_digest=(
                 assignment_digest(budgets.clients, grouping.assignment) if linked and budgets.clients else None
             ),
         )
     )
-    if any(group.epsilon_release > group.epsilon for group in plan.groups):
-        # A stated noise multiplier does not keep a budget: the error says by how much.
+    over = any(group.epsilon_release > group.epsilon for group in plan.groups)
+    if over or (plan.person_epsilon is not None and (plan.epsilon_person or 0.0) > plan.person_epsilon):
+        # A stated noise multiplier does not keep a budget, or a person's limit: the error says by how much.
         plan.verify()
     return plan
 
 
+def for_method(settings: PlanSettings, name: str) -> PlanSettings:
+    """The same settings for another method, for comparisons: a floor goes where there are no rates to keep above it."""
+    asked = dataclasses.replace(settings, method=check_method(name))
+    if (settings.rates or METHODS[name].rates) == "snr":
+        return asked
+    return dataclasses.replace(asked, fairness_floor=PlanSettings().fairness_floor)
+
+
 def _mechanisms(
-    grouping: Grouping, settings: PlanSettings, method: Choices, release: ReleaseKind, *, asked: float
+    grouping: Grouping,
+    settings: PlanSettings,
+    method: Choices,
+    release: ReleaseKind,
+    linked: tuple[tuple[int, ...], ...],
+    *,
+    asked: float,
 ) -> tuple[Group, ...]:
     """Rates, noise, weights, sparsity, in this order; what they cost is still to be computed.
 
@@ -161,14 +186,16 @@ def _mechanisms(
     """
     rate_rule = method.rates if settings.rates is None else settings.rates
     noise = settings.noise_multipliers
+    is_limited = settings.person_epsilon is not None and noise is None
+    spent = _cut_off(grouping, settings, release, linked) if is_limited else grouping
     if rate_rule == "paper":
-        rates = paper_rates(grouping, participation=settings.participation)
+        rates = paper_rates(spent, participation=settings.participation)
     elif rate_rule == "uniform":
         rates = uniform_rates(grouping, participation=settings.participation)
     elif isinstance(rate_rule, tuple):
         rates = rate_rule
     else:
-        rates, noise = _searched_rates(rate_rule, grouping, settings, release)
+        rates, noise = _searched_rates(rate_rule, spent, settings, release)
     _expect_one_each("rate", rates, grouping)
 
     if noise is None:
@@ -176,6 +203,8 @@ def _mechanisms(
             _calibrated(members, rate, settings) for members, rate in zip(grouping.groups, rates, strict=True)
         )
     _expect_one_each("noise multiplier", noise, grouping)
+    if is_limited:
+        noise = _person_limit(grouping, settings, release, linked, rates).noise(noise)
     groups = [
         _group(members, sampling_rate=rate, noise_multiplier=multiplier, clip_norm=settings.clip_norm, asked=asked)
         for members, rate, multiplier in zip(grouping.groups, rates, noise, strict=True)
@@ -206,6 +235,37 @@ def _mechanisms(
     return tuple(
         dataclasses.replace(group, keep_fraction=fraction) for group, fraction in zip(groups, fractions, strict=True)
     )
+
+
+def _person_limit(
+    grouping: Grouping,
+    settings: PlanSettings,
+    release: ReleaseKind,
+    linked: tuple[tuple[int, ...], ...],
+    rates: tuple[float, ...],
+) -> PersonLimit:
+    loss = PersonLoss(
+        spreads=spreads_of(grouping.sizes, clients_per_person=settings.clients_per_person, linked=linked),
+        sampling_rates=rates,
+        release=release,
+        num_rounds=settings.num_rounds,
+        delta=max(grouping.deltas),
+        accountant=settings.accountant,
+        is_rotation=settings.against == "server",
+    )
+    limit = math.inf if settings.person_epsilon is None else settings.person_epsilon
+    return PersonLimit(epsilon=limit, groups=grouping.groups, loss=loss, accountant=settings.accountant)
+
+
+def _cut_off(
+    grouping: Grouping, settings: PlanSettings, release: ReleaseKind, linked: tuple[tuple[int, ...], ...]
+) -> Grouping:
+    """The groups with what they may spend within a person's limit, about, for the choice of rates."""
+    rates = uniform_rates(grouping, participation=settings.participation)
+    own = [_calibrated(members, rate, settings) for members, rate in zip(grouping.groups, rates, strict=True)]
+    level = _person_limit(grouping, settings, release, linked, rates).level(own)
+    groups = tuple(dataclasses.replace(each, epsilon=min(each.epsilon, level)) for each in grouping.groups)
+    return dataclasses.replace(grouping, groups=groups)
 
 
 def _searched_rates(

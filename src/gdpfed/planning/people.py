@@ -18,20 +18,25 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError, suggestion
+from gdpfed.privacy.accountant import Accountant, SampledGaussian
 from gdpfed.privacy.adversaries import LinkedSum, chained_epsilon, person_epsilon
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.rounding import allowance, delta_up, promise
 
 if TYPE_CHECKING:
-    from gdpfed.planning.plan import Plan
+    from gdpfed.planning.plan import Plan, ReleaseKind
 
-__all__ = ["allocations", "assign", "assignment_digest", "check_budgets", "epsilon_of_a_person", "linked_counts"]
+__all__ = [
+    "PersonLoss", "allocations", "assign", "assignment_digest", "check_budgets", "epsilon_of_a_person", "linked_counts",
+    "spreads_of",
+]  # fmt: skip
 
 IntArray = NDArray[np.int64]
 # More ways to spread a person's clients over the groups than this are not all evaluated: links must be listed.
@@ -61,48 +66,92 @@ def linked_counts(
     return tuple(counted)
 
 
-def allocations(plan: "Plan") -> tuple[tuple[int, ...], ...]:
-    """All ways in which one person's clients may be spread over the groups, under the declared overlap; none without
-    one."""
-    num_groups, per_person = len(plan.groups), plan.clients_per_person
-    spread = list(dict.fromkeys(plan.linked))
-    ways = len(spread) + (math.comb(num_groups + per_person - 1, per_person) if per_person > 1 else 0)
-    if ways > _MAX_ALLOCATIONS:
-        raise InputError(
-            f"{ways} ways to spread one person's clients over {num_groups} groups are more than "
-            f"{_MAX_ALLOCATIONS}: use fewer groups, a smaller clients_per_person, or list fewer linked clients"
-        )
-    if per_person > 1:
-        for chosen in itertools.combinations_with_replacement(range(num_groups), per_person):
-            counts = Counter(chosen)
-            spread.append(tuple(min(counts[index], group.num_clients) for index, group in enumerate(plan.groups)))
-    return tuple(dict.fromkeys(spread))
+@dataclass(frozen=True, kw_only=True)
+class PersonLoss:
+    """What a person in several clients loses, by how they are spread over the groups and how much noise these have.
 
+    Each of ``spreads`` counts one person's clients in each group.
+    """
 
-def epsilon_of_a_person(plan: "Plan") -> float | None:
-    """The largest epsilon of a person in the declared clients, or in one; None where no overlap was declared."""
-    spent = []
-    for counts in allocations(plan):
-        if plan.is_rotation:
+    spreads: tuple[tuple[int, ...], ...]
+    sampling_rates: tuple[float, ...]
+    release: "ReleaseKind"
+    num_rounds: int
+    delta: float
+    accountant: Accountant = "pld"
+    is_rotation: bool = False
+
+    def of(self, counts: Sequence[int], noise_multipliers: Sequence[float]) -> float:
+        """Epsilon of a person who is spread like this; in a rotation, whatever rounds its clients share."""
+        if self.is_rotation:
             mechanisms = [
-                plan.mechanism(group) for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)
+                SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=self.num_rounds)
+                for rate, noise, count in zip(self.sampling_rates, noise_multipliers, counts, strict=True)
+                for _ in range(count)
             ]
-            spent.append(chained_epsilon(mechanisms, delta=plan.largest_delta, accountant=plan.accountant))
-            continue
+            return chained_epsilon(mechanisms, delta=self.delta, accountant=self.accountant)
         clients = [
-            [(group.sampling_rate, group.noise_multiplier)] * count
-            for group, count in zip(plan.groups, counts, strict=True)
+            [(rate, noise)] * count
+            for rate, noise, count in zip(self.sampling_rates, noise_multipliers, counts, strict=True)
         ]
-        sums = clients if plan.release == "per-group" else [list(itertools.chain.from_iterable(clients))]
+        sums = clients if self.release == "per-group" else [list(itertools.chain.from_iterable(clients))]
         linked = [
             LinkedSum(
                 sampling_rates=tuple(rate for rate, _ in pairs), noise_multipliers=tuple(noise for _, noise in pairs)
             )
             for pairs in sums
         ]
-        spent.append(person_epsilon(sums=linked, num_rounds=plan.num_rounds, delta=plan.largest_delta))
+        return person_epsilon(sums=linked, num_rounds=self.num_rounds, delta=self.delta)
+
+    def largest(self, noise_multipliers: Sequence[float]) -> float:
+        """Epsilon of the person who loses most; 0 where nobody is in several clients."""
+        return max((self.of(counts, noise_multipliers) for counts in self.spreads), default=0.0)
+
+
+def allocations(plan: "Plan") -> tuple[tuple[int, ...], ...]:
+    """All ways in which one person's clients may be spread over the groups, under the declared overlap; none without
+    one."""
+    sizes = [group.num_clients for group in plan.groups]
+    return spreads_of(sizes, clients_per_person=plan.clients_per_person, linked=plan.linked)
+
+
+def spreads_of(
+    sizes: Sequence[int], *, clients_per_person: int, linked: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """The same for groups of these sizes."""
+    num_groups = len(sizes)
+    spread = list(dict.fromkeys(linked))
+    ways = len(spread) + (
+        math.comb(num_groups + clients_per_person - 1, clients_per_person) if clients_per_person > 1 else 0
+    )
+    if ways > _MAX_ALLOCATIONS:
+        raise InputError(
+            f"{ways} ways to spread one person's clients over {num_groups} groups are more than "
+            f"{_MAX_ALLOCATIONS}: use fewer groups, a smaller clients_per_person, or list fewer linked clients"
+        )
+    if clients_per_person > 1:
+        for chosen in itertools.combinations_with_replacement(range(num_groups), clients_per_person):
+            counts = Counter(chosen)
+            spread.append(tuple(min(counts[index], size) for index, size in enumerate(sizes)))
+    return tuple(dict.fromkeys(spread))
+
+
+def epsilon_of_a_person(plan: "Plan") -> float | None:
+    """The largest epsilon of a person in the declared clients, or in one; None where no overlap was declared."""
+    loss = PersonLoss(
+        spreads=allocations(plan),
+        sampling_rates=tuple(group.sampling_rate for group in plan.groups),
+        release=plan.release,
+        num_rounds=plan.num_releases,
+        delta=plan.largest_delta,
+        accountant=plan.accountant,
+        is_rotation=plan.is_rotation,
+    )
+    if not loss.spreads:
+        return None
     # Whoever is not linked is a person in one client.
-    return max([*spent, *(group.epsilon_release for group in plan.groups)]) if spent else None
+    largest = loss.largest([group.noise_multiplier for group in plan.groups])
+    return max(largest, *(group.epsilon_release for group in plan.groups))
 
 
 def assignment_digest(clients: Sequence[str], assignment: Sequence[int] | IntArray) -> str:

@@ -24,6 +24,7 @@ Guarantees (tests of the same name):
   overspending_is_refused          a group whose epsilon exceeds its budget raises PrivacyError.
   empty_promises_are_refused       so does a group, or a person, whose delta is not below half the probability of taking
                                    part at all: any epsilon would be kept.
+  person_limit_is_kept             a person who would lose more than person_epsilon raises PrivacyError.
   linked_people_are_bound          people in several clients are counted by group, for one assignment of the clients,
                                    whose digest is a field: counts without it are refused.
   one_epsilon_against_both         of a rotation: the cost of `asks` releases at the coin's rate, which is all that the
@@ -195,6 +196,9 @@ class Plan:
     averaging: float = field(default=0.0, metadata=about("How fast the average of the models forgets; 0: no average."))
     max_participations: int | None = field(default=None, metadata=about("Cap on a client's rounds."))
     clients_per_person: int = field(default=1, metadata=about("One person's records may sit in so many clients."))
+    person_epsilon: float | None = field(
+        default=None, metadata=about("Promised to a person in several clients; absent: nothing.")
+    )
     linked: tuple[tuple[int, ...], ...] = field(default=(), metadata=about("Each person's clients, by group."))
     assignment_digest: str | None = field(default=None, metadata=about("SHA-256 of who was in which group."))
     epsilon_person: float | None = field(default=None, metadata=about("Epsilon of a person with several clients."))
@@ -229,6 +233,10 @@ class Plan:
                 f"clients_per_person={self.clients_per_person}: list linked clients instead"
             )
         self._check_linked()
+        if self.person_epsilon is not None:
+            check_epsilon(self.person_epsilon, field="person_epsilon")
+            if not (self.is_private and (self.linked or self.clients_per_person > 1)):
+                raise InputError("expected clients_per_person or linked clients, and noise, with person_epsilon")
         if len({group.name for group in self.groups}) < len(self.groups):
             raise InputError("expected every group name once")
         if len({group.is_private for group in self.groups}) > 1:
@@ -431,6 +439,12 @@ class Plan:
             for name in ("epsilon_release", "epsilon_server"):
                 self._check_claim(f"{name} of {group.name!r}", getattr(group, name), getattr(recomputed, name))
         self._check_claim("epsilon_person", self.epsilon_person, actual.epsilon_person)
+        if self.person_epsilon is not None and not (actual.epsilon_person or 0.0) <= self.person_epsilon:
+            raise PrivacyError(
+                f"a person in several clients would lose epsilon={rounded_up(actual.epsilon_person or 0.0, 6)} at "
+                f"delta={delta_up(self.largest_delta)}, more than person_epsilon={allowance(self.person_epsilon)}: "
+                f"raise the noise, or make the plan again"
+            )
 
     def _check_claim(self, what: str, claimed: float | None, actual: float | None) -> None:
         if claimed is None or actual is None:

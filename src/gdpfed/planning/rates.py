@@ -200,7 +200,8 @@ def largest_rates(groups: Grouping, *, participation: float, fairness_floor: flo
     """The largest rate each group can have while all others are at the floor."""
     sizes = _sizes(groups)
     left = participation * sizes.sum() - fairness_floor * participation * (sizes.sum() - sizes)
-    largest: FloatArray = np.minimum(left / sizes, 1.0)
+    # With a floor of 1 nothing is left to choose, and rounding may fall on either side of it.
+    largest: FloatArray = np.clip(left / sizes, fairness_floor * participation, 1.0)
     return largest
 
 
@@ -268,7 +269,7 @@ def sample_rates(
     log_noise = rough
     for _ in range(4):
         off = excess(log_noise, sampling_rate_for)
-        if abs(off) < 1e-4 or slope <= 0:
+        if abs(off) < 1e-4 or not slope > 0:
             break
         log_noise -= off / slope
     return math.exp(log_noise), rates_at(log_noise, sampling_rate_for)

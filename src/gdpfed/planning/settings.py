@@ -18,6 +18,7 @@ from gdpfed.privacy.accountant import (
     check_noise_multiplier,
     check_num_rounds,
 )
+from gdpfed.privacy.calibrate import check_epsilon
 
 __all__ = ["AUTO_GROUPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
 
@@ -58,7 +59,7 @@ class PlanSettings:
     clip_norm: float = setting(1.0, "L2 bound on one client's update.", allowed="Above 0.")
     delta: float | None = setting(
         None,
-        "Failure probability for clients that state none. Default: clients ** -1.1.",
+        "Failure probability for clients that state none. Default: clients ** -1.1; below 600 clients 0.1 / clients.",
         allowed="Above 0, below 1.",
     )
     accountant: Accountant = setting("pld", "'pld' (tightest, the default) or 'rdp' (the paper's).")
@@ -133,6 +134,12 @@ class PlanSettings:
     clients_per_person: int = setting(
         1, "One person's records may sit in so many clients.", allowed="From 1 to 4; list them (linked) beyond."
     )
+    person_epsilon: float | None = setting(
+        None,
+        "With clients_per_person or linked: a person's clients together stay within this epsilon, by more noise. "
+        "Default: it is computed, not limited.",
+        allowed="Above 0.",
+    )
     linked: tuple[tuple[str, ...], ...] = setting(
         (),
         "Names of the clients of one person, for each person in several. On the command line: a file with the clients "
@@ -143,6 +150,13 @@ class PlanSettings:
         check_accountant(self.accountant)
         if self.delta is not None:
             check_delta(self.delta)
+        if self.person_epsilon is not None:
+            check_epsilon(self.person_epsilon, field="person_epsilon")
+            if self.clients_per_person == 1 and not self.linked:
+                raise InputError(
+                    f"expected clients_per_person or linked with person_epsilon={self.person_epsilon}, got neither: a "
+                    f"person in one client has that client's budget"
+                )
         check_num_rounds(self.num_rounds)
         for name in ("local_steps", "min_group_size", "clients_per_person", "max_participations"):
             value = getattr(self, name)

@@ -263,12 +263,13 @@ def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussi
         mechanism.sampling_rate, dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
     )
     judge = RdpAccountant(orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    # dp-accounting warns of each Renyi order that it leaves out; leaving one out can only raise epsilon.
+    # dp-accounting warns of each Renyi order that it leaves out, which can only raise epsilon, and of a divergence that
+    # rounding made negative.
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         judge.compose(dp_accounting.SelfComposedDpEvent(one_round, mechanism.num_rounds))
+        return _or_infinite(judge.get_epsilon(delta))
     finally:
         logger.setLevel(level)
-    return _or_infinite(judge.get_epsilon(delta))

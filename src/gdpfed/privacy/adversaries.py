@@ -142,6 +142,8 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
     released models."""
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
+    from gdpfed.privacy import pld
+
     check_delta(delta)
     occupied = [linked for linked in sums if linked.sampling_rates]
     if not occupied:
@@ -153,12 +155,12 @@ def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) 
     for linked in occupied:
         sensitivities, probabilities = _shifts(linked)
         total = total.compose(
-            distributions.from_mixture_gaussian_mechanism(
-                standard_deviation=1.0,
-                sensitivities=sensitivities,
-                sampling_probs=probabilities,
-                value_discretization_interval=interval,
-            ).self_compose(num_rounds)
+            pld.composed_mixture(
+                sensitivities=tuple(sensitivities),
+                probabilities=tuple(probabilities),
+                num_rounds=num_rounds,
+                grid_interval=interval,
+            )
         )
     spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
     if not math.isfinite(spent):

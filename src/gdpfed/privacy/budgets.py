@@ -4,22 +4,29 @@ Place: the entrance of the flow. `read_budgets` takes a CSV, JSON or Parquet fil
 ``2000@0.5,2000@1.5,2000@3``; both give `Budgets`, which validates itself.
 
 A file has a row for each client: ``client`` (any label, once), ``epsilon`` (above 0), and, if wanted, ``delta`` (its
-own failure probability; empty for the common one) and ``group`` (used only when the groups are given).
+own failure probability; empty for the common one) and ``group`` (used only when the groups are given). Other columns
+are left alone. Text is as spreadsheets write it: columns separated by commas, semicolons, tabs or bars, decimal points
+or decimal commas, UTF-8 or UTF-16; what could mean two things is refused.
 
 Guarantees (tests of the same name):
   every_client_once         a duplicate label is refused.
   every_budget_is_usable    zero, negative, NaN or infinite epsilons and deltas outside (0, 1) are refused, with row
                             and client.
   formats_agree             the same clients read from CSV, JSON and Parquet give equal budgets.
+  spreadsheets_agree        so do they from every kind of text that a spreadsheet writes.
+  doubtful_text_is_refused  a number or a column that could mean two things is named, never guessed.
+  default_delta_means_something   below 600 clients, one tenth divided by the clients.
 """
 
+import codecs
 import contextlib
 import csv
+import io
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +36,15 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, MissingExtraError, suggestion
 
-__all__ = ["Budgets", "looks_compact", "parse_compact", "read_budgets"]
+__all__ = ["Budgets", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
 
 MAX_CLIENTS = 10_000_000
+# The smallest population of the paper's experiments, and what delta times clients is at most in smaller ones.
+PAPERS_SMALLEST, LARGEST_FAILURES = 600, 0.1
+_DELIMITERS = ",;\t|"
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+# 1,500 is 1.5 to one reader and 1500 to the next; 0,500 and 1,5 are clear.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _COLUMNS = ("client", "epsilon", "delta", "group")
 _COMPACT_PART = re.compile(r"\s*(?P<count>[^@,\s]+)\s*@\s*(?P<epsilon>[^@,\s]+)\s*")
 
@@ -89,15 +102,24 @@ class Budgets:
 
     @property
     def default_delta(self) -> float:
-        """The paper's choice, ``num_clients ** -1.1``; not needed, and their largest, where all clients have their
-        own."""
+        """`default_delta_of` so many clients; not needed, and their largest, where all clients have their own."""
         if not np.isnan(self.deltas).any():
             return float(self.deltas.max())
         if len(self) == 1:
-            raise InputError(
-                "expected a delta for a single client, got none: the default num_clients ** -1.1 would be 1"
-            )
-        return math.pow(len(self), -1.1)
+            raise InputError("expected a delta for a single client, got none: state the delta that was agreed on")
+        return default_delta_of(len(self))
+
+
+def default_delta_of(num_clients: int) -> float:
+    """The delta of clients that state none: the paper's ``num_clients ** -1.1``; below 600 clients ``0.1 /
+    num_clients``.
+
+    A delta allows that a client is laid open with this probability, so delta times clients bounds how many are, on
+    average. By the paper's rule that is half a client of its 600, and nearly all of one among five.
+    """
+    if num_clients < PAPERS_SMALLEST:
+        return LARGEST_FAILURES / num_clients
+    return math.pow(num_clients, -1.1)
 
 
 def looks_compact(text: str) -> bool:
@@ -141,9 +163,13 @@ def _number(value: object, *, field: str, where: str) -> float:
 
 
 def read_budgets(path: str | Path) -> Budgets:
-    """Reads the clients' budgets from a ``.csv``, ``.json`` or ``.parquet`` file."""
+    """Reads the clients' budgets from a ``.csv`` (or ``.tsv``), ``.json`` or ``.parquet`` file."""
     path = Path(path)
-    readers = {".csv": _csv_columns, ".json": _json_columns, ".parquet": _parquet_columns}
+    if path.is_dir():
+        inside = sorted(each.name for each in path.iterdir() if each.suffix.lower() in (".csv", ".json", ".parquet"))
+        hint = f", such as {str(path / inside[0])!r}" if inside else ""
+        raise InputError(f"expected a budgets file, got {str(path)!r}, which is a folder: name the file in it{hint}")
+    readers = {".csv": _csv_columns, ".tsv": _csv_columns, ".json": _json_columns, ".parquet": _parquet_columns}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"expected a file that ends in .csv, .json or .parquet, got {str(path)!r}")
@@ -153,7 +179,8 @@ def read_budgets(path: str | Path) -> Budgets:
         columns = reader(path)
     except UnicodeDecodeError:
         raise InputError(
-            f"expected text (UTF-8) in {str(path)!r}, got binary data: export it as {path.suffix} again"
+            f"expected text (UTF-8 or UTF-16) in {str(path)!r}, got binary data or another encoding: export it as "
+            f"{path.suffix} again, in UTF-8"
         ) from None
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
@@ -167,12 +194,14 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
             near = next((name for name in columns if suggestion(name, [required])), None)
             hint = f" (rename {near!r} to {required!r}?)" if near is not None else ""
             raise InputError(f"expected a column {required!r} in {source!r}, got {present}{hint}")
-    unknown = [name for name in columns if name not in _COLUMNS]
-    if unknown:
-        hint = suggestion(unknown[0], _COLUMNS)
-        raise InputError(
-            f"unknown column {unknown[0]!r} in {source!r}{hint}: expected client, epsilon and optionally delta, group"
-        )
+    for name in columns:
+        others = [known for known in _COLUMNS if known not in columns]
+        hint = suggestion(name, others) if name not in _COLUMNS else ""
+        if hint:
+            # Any other column is the file's own business; this one may be a delta that would be passed over.
+            raise InputError(
+                f"unknown column {name!r} in {source!r}{hint}: expected client, epsilon and optionally delta, group"
+            )
     if not len(columns["epsilon"]):
         raise InputError(f"expected a row for each client in {source!r}, got none: the file has no rows")
     epsilons = _numbers(columns["epsilon"], field="epsilon", source=source)
@@ -185,30 +214,74 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
     return Budgets(epsilons=np.array(epsilons), deltas=np.array(deltas), clients=clients, groups=groups)
 
 
-def _numbers(values: Iterable[Any], *, field: str, source: str) -> list[float]:
+def _numbers(values: Sequence[Any], *, field: str, source: str) -> list[float]:
+    values = _with_decimal_points(values, field=field, source=source)
     return [
         _number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(values, start=1)
     ]
 
 
+def _with_decimal_points(values: Sequence[Any], *, field: str, source: str) -> Sequence[Any]:
+    """The cells of a column, decimal commas as points; refused where commas could also group thousands."""
+    commas = [value for value in values if isinstance(value, str) and "," in value]
+    if not commas:
+        return values
+    odd = next((value for value in commas if not _DECIMAL_COMMA.fullmatch(value.strip())), None)
+    has_points = any(isinstance(value, str) and "." in value for value in values)
+    if odd is not None or has_points or all(_THOUSANDS.fullmatch(value.strip()) for value in commas):
+        raise InputError(
+            f"expected numbers as {field} in {source!r}, got {odd or commas[0]!r}, whose comma may be a decimal comma "
+            f"or group thousands: write decimal points, or more digits"
+        )
+    return [value.replace(",", ".") if isinstance(value, str) else value for value in values]
+
+
+def _text(path: Path) -> str:
+    """The text of a file in UTF-8 or UTF-16, with or without a byte order mark."""
+    content = path.read_bytes()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16")
+    # Without a mark: the letters of the header line have a zero byte each, all on the same side.
+    start = content[:64]
+    for encoding, zeros, letters in (("utf-16-le", start[1::2], start[::2]), ("utf-16-be", start[::2], start[1::2])):
+        if len(start) >= 8 and not any(zeros) and all(letters):
+            return content.decode(encoding)
+    return content.decode("utf-8-sig")
+
+
 def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            rows = [row for row in csv.reader(file) if row]
-        except csv.Error as error:
-            raise InputError(f"expected comma-separated text in {str(path)!r}: {error}") from None
-    if any("\0" in cell for row in rows[:100] for cell in row):
+    text = _text(path)
+    if "\0" in text[:10_000]:
         raise InputError(f"expected text in {str(path)!r}, got binary data: export it as .csv again")
+    # A first line "sep=;" is a spreadsheet's own.
+    stated = re.match(r"sep=(.)\r?\n", text)
+    text = text[stated.end() :] if stated else text
+    delimiter = stated[1] if stated else _delimiter(text)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if "".join(row).strip()]
+    except csv.Error as error:
+        raise InputError(f"expected comma-separated text in {str(path)!r}: {error}") from None
     if not rows:
         raise InputError(f"expected a header line 'client,epsilon' in {str(path)!r}, got an empty file")
     header = [name.strip().lower() for name in rows[0]]
-    if len(set(header)) < len(header):
-        name, times = Counter(header).most_common(1)[0]
-        raise InputError(f"expected every column once in {str(path)!r}, got {name!r} {times} times")
+    for name, times in Counter(header).items():
+        if times > 1 and name in _COLUMNS:
+            raise InputError(f"expected every column once in {str(path)!r}, got {name!r} {times} times")
     for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(header):
-            raise InputError(f"expected {len(header)} fields in line {number} of {str(path)!r}, got {len(row)}")
-    return {name: list(cells) for name, *cells in zip(header, *rows[1:], strict=True)}
+        if len(row) != len(header) and (len(row) < len(header) or "".join(row[len(header) :]).strip()):
+            hint = ": do numbers have decimal commas? Then separate columns by semicolons" if delimiter == "," else ""
+            raise InputError(f"expected {len(header)} fields in line {number} of {str(path)!r}, got {len(row)}{hint}")
+    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(header) if name}
+
+
+def _delimiter(text: str) -> str:
+    """What separates the columns: that by which the header has the columns that every file has; else a comma."""
+    header = text.lstrip().partition("\n")[0]
+    for delimiter in _DELIMITERS:
+        names = {name.strip().strip('"').lower() for name in header.split(delimiter)}
+        if {"client", "epsilon"} <= names:
+            return delimiter
+    return max(_DELIMITERS, key=header.count)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -221,7 +294,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json_columns(path: Path) -> dict[str, list[Any]]:
-    text = path.read_text(encoding="utf-8-sig")
+    text = _text(path)
     if not text.strip():
         raise InputError(f"expected JSON in {str(path)!r}, got an empty file")
     try:

@@ -14,6 +14,7 @@ Guarantees (tests of the same name):
   vacuous_delta_is_refused     a delta near the probability of taking part at all raises PrivacyError.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,7 +131,9 @@ class _Search:
 
         build = pld.composed_distribution if both else pld.composed_remove
         composed = build(**vars(mechanism), grid_interval=interval)
-        return math.log(max(float(composed.get_delta_for_epsilon(self.epsilon)), 1e-300)) - math.log(allowed)
+        spent = float(composed.get_delta_for_epsilon(self.epsilon))
+        # Where the computation broke down, nothing is kept.
+        return 1e3 if math.isnan(spent) else math.log(max(spent, 1e-300)) - math.log(allowed)
 
     def _rough_pld(self) -> tuple[float, float] | None:
         """x to about 1e-5, from coarse grids, and the slope there."""
@@ -176,6 +179,7 @@ class _Search:
         return root, (known(other) - known(one)) / (other - one)
 
 
+@functools.lru_cache(maxsize=256)
 def _gaussian_limit(*, epsilon: float, delta: float) -> float:
     """The mu of the Gaussian mechanism with this epsilon and delta: many small rounds look like it (central limit)."""
     import dp_accounting

@@ -159,8 +159,7 @@ def task_to_toml(task: Task) -> str:
         {
             field.name: value
             for field in dataclasses.fields(part)
-            if (value := getattr(part, field.name)) is not None
-            and not (field.name in later and value == field.default)
+            if (value := getattr(part, field.name)) is not None and not (field.name in later and value == field.default)
         }
         for part in (task.settings, task.training)
     )
