@@ -81,15 +81,15 @@ def test_who_joins_gets_no_laxer_delta(shelf: Path) -> None:
             return state.population("people").deltas[newcomers].tolist()
 
     lax = Budgets(epsilons=np.ones(98), deltas=np.array([0.2, *[np.nan] * 97]))
-    assert deltas("default", lax) == [100**-1.1, 0.3]
+    assert deltas("default", lax) == [0.1 / 100, 0.3]
     assert deltas("stated", lax, default_delta=1e-6) == [1e-6, 0.3]
-    # A lax default was for those who were there; clients ** -1.1 is what the help promises.
-    assert deltas("large", lax, default_delta=0.1) == [100**-1.1, 0.3]
-    assert deltas("all their own", Budgets(epsilons=np.ones(98), deltas=np.full(98, 0.2))) == [100**-1.1, 0.3]
+    # A lax default was for those who were there; what a new population gets is what the help promises.
+    assert deltas("large", lax, default_delta=0.1) == [0.1 / 100, 0.3]
+    assert deltas("all their own", Budgets(epsilons=np.ones(98), deltas=np.full(98, 0.2))) == [0.1 / 100, 0.3]
     assert deltas("and strict", Budgets(epsilons=np.ones(98), deltas=np.full(98, 1e-9))) == [1e-9, 0.3]
     # A row of an earlier version does not say what the default was.
     old = Population("old", packed_budgets(lax, 1e-7))
-    assert old.joining_delta(2) == 100**-1.1
+    assert old.joining_delta(2) == 0.1 / 100
 
 
 def test_who_joins_has_a_budget_at_once(shelf: Path) -> None:

@@ -187,7 +187,7 @@ def _reach(masses: FloatArray, num_rounds: int) -> tuple[int, int]:
         for number in range(1, _CHERNOFF_ORDERS + 1):
             weighted = weighted * growth
             total = float(weighted.sum())
-            if total <= 0:
+            if not total > 0:
                 continue
             bound = (num_rounds * math.log(total) + room) / (sign * number / size)
             if sign > 0:
