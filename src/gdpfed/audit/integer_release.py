@@ -1,6 +1,6 @@
 """The integer mechanism of the secure sum without its masks: encode, noise shares, sum mod 2^32, decode.
 
-Place: what the audit sends canaries through besides `rounds.float_release`. The same functions as a client of the
+Place: what the audit sends canaries through besides `releases/float_sums.py`. The same functions as a client of the
 protocol calls (`secure/client.py`), in the same order. Keys, masks and messages are left out: masks cancel exactly, and
 with them a cohort takes a hundred times as long. Clients vanish at the same stages of the same attempts as in
 `training/releases/secure_sums.py`; whether a sum is unmasked, tried again or given up depends on their numbers alone,

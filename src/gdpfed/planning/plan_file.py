@@ -1,7 +1,7 @@
 """A plan as text: TOML to keep, JSON for machines, a hash to sign.
 
-Place: beside the plan. `load_plan` trusts nothing: unknown keys are errors, and the plan is verified before it is
-returned.
+Place: beside the plan. `load_plan` trusts nothing: unknown keys are errors, and the plan is verified
+(`Plan.verify`) before it is returned.
 
 Guarantees (tests of the same name):
   round_trip_is_exact        what was saved is what is loaded, to the last bit, with the same hash.

@@ -20,7 +20,7 @@ Guarantees (tests of the same name):
 import importlib.metadata
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -193,8 +193,7 @@ def epsilon_of(mechanism: SampledGaussian, *, delta: float, accountant: Accounta
         return 0.0
     if mechanism.noise_multiplier == 0:
         return math.inf
-    judge = _pld_epsilon if check_accountant(accountant) == "pld" else _rdp_epsilon
-    return judge(
+    return _JUDGES[check_accountant(accountant)](
         noise_multiplier=float(mechanism.noise_multiplier),
         sampling_rate=float(mechanism.sampling_rate),
         num_rounds=int(mechanism.num_rounds),
@@ -273,3 +272,7 @@ def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussi
         return _or_infinite(judge.get_epsilon(delta))
     finally:
         logger.setLevel(level)
+
+
+# One for each accountant: a name without a judge must not be judged by another's.
+_JUDGES: dict[Accountant, Callable[..., float]] = {"pld": _pld_epsilon, "rdp": _rdp_epsilon}

@@ -1,7 +1,7 @@
 """Groups run folders into the methods of a report, and refuses what cannot be one.
 
 Place: run folders -> `ReportData`. Everything that can be wrong with the input is found here, or by the folder's own
-checks, before a byte of output exists.
+checks (`RunFolder.checked_records`), before a byte of output exists.
 
 Guarantees (tests of the same name):
   an_unfinished_run_is_refused        unless asked for, and then it is marked everywhere.

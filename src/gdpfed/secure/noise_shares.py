@@ -1,6 +1,7 @@
 """How much noise each client adds, so that enough is left when some vanish and others tell the server their shares.
 
-Place: after the roster is known, before an update is masked. Every client of a cohort adds a discrete Gaussian share of
+Place: after the roster is known, before an update is masked: shares are sized here, and drawn and added in `client.py`
+(`SecureClient.mask`). Every client of a cohort adds a discrete Gaussian share of
 variance V = ceil(total / (cohort - tolerated dropouts - tolerated colluders)). Whatever is unmasked has at least
 cohort - dropouts shares, of which the server knows at most as many as there are colluders: the rest sums to at least
 the total. The total is the planned variance on the grid plus 25:

@@ -9,6 +9,9 @@ else sends an update. A sum that is given up is released as noise alone, as that
 that somebody took part. The noise of an empty cohort is the server's, and so is what makes the variance the same for
 all cohorts.
 
+The noise is added in `secure/client.py` (`SecureClient.mask`), the server's in `secure/server.py` (`top_up`,
+`empty_sum`).
+
 A simulation: identities, keys, masks and noise come from addresses (seed, round, client, sum, attempt), so that a run
 can be resumed, and is no private release.
 
