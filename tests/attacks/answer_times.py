@@ -1,0 +1,271 @@
+"""A server that tries to tell from times and lengths which nodes trained: real node processes over loopback sockets.
+
+    python -m tests.attacks.answer_times [--rounds 100] [--runs 5] [--nodes 6]
+
+Every node is a process of its own that answers each message by `Node.answer`, over a TCP connection on 127.0.0.1. It is
+warm: Flower starts a process for each message, which takes seconds and varies by more than anything measured here, so
+what cannot be seen here cannot be seen through Flower. The server writes down, for every input: when it came, how long
+it was, in which place among the others, and how long the same node took for its next three answers, since a training
+that still runs would slow them down. Half of the answers choose the best of several classifiers; the other half say how
+good it is (area under the curve, AUC: 0.5 is guessing). Nodes note their coins, which the classifiers are judged by.
+
+The control takes the fixed moment away: the node answers when it is ready.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from gdpfed.flower.node import answers, coin
+from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.shared.carrier import packet_in, reply
+from tests.flower.federations import FIRST_NODE, NUM_PARAMS, Federation, stage_of
+from tests.flower.in_process_grid import InProcessGrid
+
+__all__ = ["Verdict", "attack", "best_guess"]
+
+FloatArray = NDArray[np.float64]
+_KEY = b"loopback"
+_STAGES = ("input", "agree", "reveal", "keys")
+
+
+def _train(vector: NDArray[Any], seconds: float) -> NDArray[np.float64]:
+    """Keeps a core busy, as training does, and moves the model a little."""
+    until = time.monotonic() + seconds
+    matrix = np.eye(120) + 0.01
+    while time.monotonic() < until:
+        matrix = matrix @ matrix / np.linalg.norm(matrix)
+    return vector.astype(np.float64) + 0.01 * matrix[0, 0]
+
+
+def node_process(home: str, number: int, port: int, seconds: float, is_hidden: bool) -> None:
+    """Answers until the connection ends; notes its coins for whoever judges the attack."""
+    coins: list[tuple[int, bool]] = []
+    current = [0]
+
+    def toss(rate: float) -> bool:
+        says_yes = coin.toss(rate)
+        coins.append((current[0], says_yes))
+        return says_yes
+
+    answers.toss = toss
+    if not is_hidden:
+        answers.sleep_until = lambda _: None
+        answers.hidden_update = _when_ready
+    with Client(("127.0.0.1", port), authkey=_KEY) as connection:
+        connection.send(number)
+        while True:
+            try:
+                stage, packet = connection.recv()
+            except EOFError:
+                return
+            if stage == "coins":
+                connection.send([says_yes for _, says_yes in coins])
+                continue
+            node = answers.Node(
+                NodeHome(home), node_id=number, num_params=NUM_PARAMS, train=lambda vector, _: _train(vector, seconds)
+            )
+            connection.send_bytes(node.answer(stage, packet))
+
+
+def _when_ready(train: Callable[[], Any], *, says_yes: bool, nothing: Any, ready_at: float) -> Any:
+    del ready_at
+    return train() if says_yes else nothing
+
+
+class LoopbackGrid(InProcessGrid):
+    """Messages go to the nodes' processes; a thread for each connection notes when an answer came."""
+
+    def __init__(self, connections: dict[int, Connection]) -> None:
+        super().__init__({})
+        self._connections = connections
+        self._replies: dict[str, Message] = {}
+        self._ids = itertools.count(1)
+        self.seen: dict[int, list[tuple[str, float, int, float]]] = {node: [] for node in connections}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All."""
+        return list(self._connections)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Sent at once, to all."""
+        numbers = []
+        for message in messages:
+            number = f"message-{next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = number
+            threading.Thread(target=self._exchange, args=(number, message), daemon=True).start()
+            numbers.append(number)
+        return numbers
+
+    def _exchange(self, number: str, message: Message) -> None:
+        node, stage = message.metadata.dst_node_id, stage_of(message)
+        connection = self._connections[node]
+        sent = time.monotonic()
+        connection.send((stage, packet_in(message)))
+        packet = connection.recv_bytes()
+        came = time.monotonic()
+        self.seen[node].append((stage, came - sent, len(packet), came))
+        self._replies[number] = reply(message, packet)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """What has come."""
+        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How well the best classifier does on answers that it was not chosen by."""
+
+    classifier: str
+    auc: float
+    yes: int
+    no: int
+    lengths: tuple[int, ...]
+
+
+def attack(
+    *, rounds: int, runs: int = 1, nodes: int = 6, answer_seconds: float = 0.4, is_hidden: bool = True
+) -> Verdict:
+    """Runs whole deployments, and guesses."""
+    rows: list[FloatArray] = []
+    coins: list[bool] = []
+    lengths: set[int] = set()
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory(prefix="gdpfed-times-") as folder:
+            seen = _deployment(Path(folder), rounds, nodes, answer_seconds, is_hidden)
+        for of_node, tossed in seen:
+            features, answered = _features(of_node)
+            rows.append(features)
+            coins += tossed[: len(features)]
+            lengths |= answered
+    classifier, auc = best_guess(np.concatenate(rows), np.array(coins))
+    return Verdict(
+        classifier=classifier, auc=auc, yes=sum(coins), no=len(coins) - sum(coins), lengths=tuple(sorted(lengths))
+    )
+
+
+def _deployment(
+    folder: Path, rounds: int, nodes: int, answer_seconds: float, is_hidden: bool
+) -> list[tuple[list[tuple[str, float, int, float]], list[bool]]]:
+    settings = {"dropout_rate": 0.0, "answer_seconds": answer_seconds, "poll_seconds": 0.002}
+    settings |= {f"{stage}_seconds": 60.0 for stage in ("announce", "keys", "shares", "input", "agree", "reveal")}
+    federation = Federation(
+        folder, sizes=(nodes // 2, nodes - nodes // 2), epsilons=(4.0, 8.0), method="gdpfed", rounds=rounds,
+        participation=0.5, asks=rounds, test_seed=None, settings=settings,
+    )  # fmt: skip
+    spawn = multiprocessing.get_context("spawn")
+    with Listener(("127.0.0.1", 0), authkey=_KEY) as listener:
+        processes = [
+            spawn.Process(
+                target=node_process,
+                args=(str(federation.node_path(number)), FIRST_NODE + number, listener.address[1],
+                      0.4 * answer_seconds, is_hidden),
+                daemon=True,
+            )
+            for number in federation.numbers
+        ]  # fmt: skip
+        for process in processes:
+            process.start()
+        connections = {connection.recv(): connection for connection in (listener.accept() for _ in processes)}
+        grid = LoopbackGrid(connections)
+        federation.serve(grid)
+        found = []
+        for node, connection in sorted(connections.items()):
+            connection.send(("coins", b""))
+            found.append((grid.seen[node], connection.recv()))
+            connection.close()
+        for process in processes:
+            process.join()
+    return found
+
+
+def _features(seen: list[tuple[str, float, int, float]]) -> tuple[FloatArray, set[int]]:
+    """For each input: its time and length, and the times of the node's next three answers."""
+    relevant = [one for one in seen if one[0] in _STAGES]
+    rows, lengths = [], set()
+    for index, (stage, seconds, length, _) in enumerate(relevant):
+        if stage == "input":
+            following = [one[1] for one in relevant[index + 1 : index + 4]]
+            rows.append([seconds, float(length), *following, *[0.0] * (3 - len(following))])
+            lengths.add(length)
+    return np.array(rows), lengths
+
+
+def _auc(scores: FloatArray, labels: NDArray[np.bool_]) -> float:
+    """The chance that a yes scores above a no; ties count half."""
+    values, inverse = np.unique(scores, return_inverse=True)
+    counts = np.bincount(inverse)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    yes, no = int(labels.sum()), int((~labels).sum())
+    del values
+    return float((ranks[labels].sum() - yes * (yes + 1) / 2) / (yes * no))
+
+
+def best_guess(features: FloatArray, labels: NDArray[np.bool_]) -> tuple[str, float]:
+    """The classifier that does best on every second answer, and its AUC on the others; below 0.5 it is turned round."""
+    median = np.median(features, axis=0)
+    spread = np.median(np.abs(features - median), axis=0)
+    scaled = np.clip((features - median) / np.where(spread > 0, spread, 1.0), -20, 20)
+    learn, judge = np.arange(len(labels)) % 2 == 0, np.arange(len(labels)) % 2 == 1
+    names = ("time of the input", "length", "next answer", "second next", "third next")
+    scores = {name: scaled[:, number] for number, name in enumerate(names)}
+    scores |= {f"{name}, from the middle": np.abs(scaled[:, number]) for number, name in enumerate(names)}
+    scores["linear in all, and squares"] = _linear(np.hstack([scaled, scaled**2]), labels, learn)
+    scores["25 nearest neighbours"] = _neighbours(scaled, labels, learn)
+    by_learning = {name: _auc(score[learn], labels[learn]) for name, score in scores.items()}
+    # What was fitted on these answers is too good on them: it is chosen by its distance from guessing all the same.
+    best = max(by_learning, key=lambda name: abs(by_learning[name] - 0.5))
+    auc = _auc(scores[best][judge], labels[judge])
+    return best, auc if by_learning[best] >= 0.5 else 1 - auc
+
+
+def _linear(features: FloatArray, labels: NDArray[np.bool_], learn: NDArray[np.bool_]) -> FloatArray:
+    """Fisher's discriminant, with a little ridge."""
+    yes, no = features[learn & labels], features[learn & ~labels]
+    pooled = np.cov(np.vstack([yes - yes.mean(0), no - no.mean(0)]).T) + 0.1 * np.eye(features.shape[1])
+    scores: FloatArray = features @ np.linalg.solve(pooled, yes.mean(0) - no.mean(0))
+    return scores
+
+
+def _neighbours(features: FloatArray, labels: NDArray[np.bool_], learn: NDArray[np.bool_], k: int = 25) -> FloatArray:
+    known, known_labels = features[learn], labels[learn]
+    places = np.flatnonzero(learn)
+    scores = np.zeros(len(features))
+    for number, row in enumerate(features):
+        distances = ((known - row) ** 2).sum(1)
+        # Nobody is its own neighbour.
+        distances[places == number] = np.inf
+        scores[number] = known_labels[np.argsort(distances)[:k]].mean()
+    return scores
+
+
+def main() -> int:
+    """Prints both verdicts; exit code 1 if the attack does better than 0.53."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=6)
+    parser.add_argument("--answer-seconds", type=float, default=0.4)
+    asked = parser.parse_args()
+    control = attack(rounds=20, nodes=asked.nodes, answer_seconds=asked.answer_seconds, is_hidden=False)
+    print("answers when ready:", control, flush=True)  # noqa: T201
+    real = attack(rounds=asked.rounds, runs=asked.runs, nodes=asked.nodes, answer_seconds=asked.answer_seconds)
+    print("answers at a fixed moment:", real, flush=True)  # noqa: T201
+    return 1 if real.auc > 0.53 or control.auc < 0.9 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
