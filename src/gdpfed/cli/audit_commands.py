@@ -1,7 +1,6 @@
 """`gdpfed audit`."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, rounded_up, say, table, tell
+from gdpfed.cli.show import console, doing, rounded_up, say, table, tell
 from gdpfed.config import parse_toml, read_toml
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
@@ -89,7 +88,7 @@ def audit(
             alpha=alpha,
             num_workers=workforce.workers or os.cpu_count() or 1,
             data_dir=workforce.data_dir,
-            watch=lambda done: _doing(f"round {done} of {plan.num_rounds}"),
+            watch=lambda done: doing(f"round {done} of {plan.num_rounds}"),
         )
         content = report.as_json()
         if not as_json:
@@ -105,7 +104,7 @@ def audit(
             dropout=dropout,
             colluders=colluders,
             with_controls=controls,
-            say=_doing,
+            say=doing,
         )
         picture = None
         if plot is not None:
@@ -134,13 +133,6 @@ def _planned(source: str, asked: options.Asked) -> tuple[Task | None, Plan, str]
         return None, load_plan(path), source
     task = asked.task(source)
     return task, make_plan(task.budgets, task.settings), task.title
-
-
-def _doing(what: str) -> None:
-    """On a terminal, one line that is overwritten; an empty one clears it."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{what}")
-        sys.stderr.flush()
 
 
 def _down(value: float) -> str:
@@ -178,7 +170,7 @@ def _bounds(finding: "CanaryFinding | OneRunFinding | None") -> str:
 
 
 def _show(report: "AuditReport", title: str, picture: str | None) -> None:
-    _doing("")
+    doing("")
     rows = []
     for row in report.rows:
         shows = "" if row.visible_noise is None else _noise(row.visible_noise)
@@ -212,7 +204,7 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
 
 
 def _show_training(report: "TrainingAudit") -> None:
-    _doing("")
+    doing("")
     rows = []
     for view, finding in report.findings.items():
         guesses = f"{finding.num_right} of {finding.num_guesses}"
