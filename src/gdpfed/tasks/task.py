@@ -155,8 +155,13 @@ def task_to_toml(task: Task) -> str:
     later = ["averaging", "validation", "group_skew"]
     if not task.training.secure:
         later += ["secure", "dropout", "colluders"]
+    unused = ["against", "ask_cost"] if task.settings.against == "models" else []
     settings, training = (
-        {name: value for name, value in values.items() if value is not None and (value or name not in later)}
+        {
+            name: value
+            for name, value in values.items()
+            if value is not None and (value or name not in later) and name not in unused
+        }
         for values in (dataclasses.asdict(task.settings), dataclasses.asdict(task.training))
     )
     content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
