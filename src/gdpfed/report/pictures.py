@@ -198,7 +198,9 @@ def plot_audit(report: "AuditReport") -> "Figure":
         axis = figure.subplots()
         # Where a bound of zero is drawn: the scale has no zero.
         floor = 0.05
-        names = {"release": "who sees the released sums", "server": "the server, which knows who took part"}
+        is_rotation = report.sampling == "rotation"
+        knows = "who was asked" if is_rotation else "who took part"
+        names = {"release": "who sees the released sums", "server": f"the server, which knows {knows}"}
         for index, view in enumerate(names):
             seen = [row for row in rows if row.view == view]
             spots = [groups.index(row.group) + (index - 0.5) * 0.36 for row in seen]
@@ -207,7 +209,7 @@ def plot_audit(report: "AuditReport") -> "Figure":
             axis.vlines(spots, lowest, claims, color=COLOURS[index], linewidth=7, alpha=0.25)
             style: dict[str, Any] = {"color": COLOURS[index], "linestyle": "none", "markersize": 8}
             axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"claim: {names[view]}", **style)
-            if view == "server":
+            if view == "server" and not is_rotation:
                 typical = [row.finding.curve_claim for row in seen]
                 axis.plot(spots, typical, marker="x", label="claim, at the participations that coins give", **style)
             by_curve = [max(row.finding.curve_lower, floor) for row in seen]
