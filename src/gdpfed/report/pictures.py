@@ -147,14 +147,14 @@ def plot_frontier(found: "Frontier", *, title: str) -> "Figure":
         hidden: dict[str, Any] = {"marker": MARKERS[0], "markersize": 5, **line_style(0)}
         axis.plot(asks, trainings, label="holds against the server", **hidden)
         plain: dict[str, Any] = line_style(1)
-        label = f"against models only: {today.trainings:.3g} trainings"
-        axis.axhline(today.trainings, label=label, **plain)
+        axis.axhline(today.trainings, label="against models only", **plain)
         best: dict[str, Any] = {"marker": "*", "markersize": 15, "linestyle": "none", "color": COLOURS[2]}
         label = f"cheapest: {cheapest.asks} asks, {cheapest.trainings:.3g} trainings"
         axis.plot([cheapest.asks], [cheapest.trainings], label=label, **best)
         axis.set(xscale="log", yscale="log", xlabel="asks of a client", ylabel="trainings of a client, on average")
-        # A label at every second point: neighbours would touch.
-        axis.set_xticks(asks[::2], [str(number) for number in asks[::2]])
+        # Of many points every second has a label: neighbours would touch.
+        labelled = asks if len(asks) < 8 else asks[::2]
+        axis.set_xticks(labelled, [str(number) for number in labelled])
         low, high = min(today.trainings, *trainings), max(*trainings, today.trainings)
         steps = [level for level in _LEVELS if low / 1.3 <= level <= high * 1.3]
         axis.set_yticks(steps, [f"{level:g}" for level in steps])
