@@ -47,6 +47,7 @@ docs: $(VENV)/test-ready
 	$(BIN)/python docs/generate.py
 	$(BIN)/gdpfed reproduce sampling --picture docs/img/sampling.png > /dev/null
 	$(BIN)/gdpfed plan compare $(PRESETS) --plot docs/img/plans.png > /dev/null
+	$(BIN)/gdpfed plan frontier fmnist --method pooled --plot docs/img/frontier.png > /dev/null
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py

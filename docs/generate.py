@@ -24,7 +24,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
-from gdpfed.privacy.adversaries import LinkedSum, person_epsilon
+from gdpfed.privacy.adversaries import LinkedSum, chained_epsilon, person_epsilon
 from gdpfed.privacy.rounding import rounded_up
 from gdpfed.tasks.task import PRESETS, load_task
 from gdpfed_reproduce.experiments import EXPERIMENTS
@@ -152,6 +152,36 @@ def person_table() -> str:
         where = "the same group" if len({group.name for group in held}) == 1 else "two groups"
         rows.append((" and ".join(f"{group.epsilon:g}" for group in held), where, f"{added:g}", rounded_up(spent, 2)))
     return markdown_table(("budgets of the two clients", "in", "the paper's sum", "epsilon at the same delta"), rows)
+
+
+def _asked_always() -> Plan:
+    return _fmnist("gdpfed", against="server", asks=50, trainings=1.0, clients_per_person=2)
+
+
+def side_channels_table() -> str:
+    """A rotation's epsilon where something tells a training from a zero, with a likelihood ratio."""
+    plan = _asked_always()
+    rows = []
+    for group in plan.groups:
+        coin, mechanism = group.sampling_rate, plan.mechanism(group)
+        told = [ratio * coin / (1 - coin + ratio * coin) for ratio in (1, 1.1, 2, 10)]
+        epsilons = [
+            epsilon_of(dataclasses.replace(mechanism, sampling_rate=rate), delta=group.delta) for rate in (*told, 1.0)
+        ]
+        rows.append((f"{group.epsilon:g}", *(rounded_up(epsilon, 2) for epsilon in epsilons)))
+    return markdown_table(("promised", "no channel", "r = 1.1", "r = 2", "r = 10", "known coins"), rows)
+
+
+def person_in_a_rotation_table() -> str:
+    """Two clients of one person, in every pair of groups, by taking away one after the other."""
+    plan = _asked_always()
+    rows = []
+    for counts in allocations(plan):
+        held = [group for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)]
+        mechanisms = [plan.mechanism(group) for group in held]
+        spent = chained_epsilon(mechanisms, delta=plan.largest_delta, accountant=plan.accountant)
+        rows.append((" and ".join(f"{group.epsilon:g}" for group in held), rounded_up(spent, 2)))
+    return markdown_table(("budgets of the two clients", "epsilon of the person"), rows)
 
 
 def noise_scales_table() -> str:
@@ -353,6 +383,8 @@ def limits() -> str:
             "fixed-size": fixed_size_table(),
             "server": server_table(),
             "person": person_table(),
+            "side-channels": side_channels_table(),
+            "person-rotation": person_in_a_rotation_table(),
             "noise": noise_scales_table(),
             "topk": topk_table(),
         },

@@ -18,3 +18,20 @@ def fmnist_plan() -> Plan:
 def small_plan(method: str = "gdpfed") -> Plan:
     settings = PlanSettings(method=method, num_rounds=8, participation=0.2, clip_norm=0.7)
     return make_plan(parse_compact("60@1,90@2,50@6"), settings)
+
+
+@functools.cache
+def rotation_plan() -> Plan:
+    """Asked 50 times, with a coin of 0.02: epsilon 0.5 against the server."""
+    settings = PlanSettings(
+        method="gdpfed", num_rounds=50, participation=0.02, clip_norm=1.5, against="server", asks=50, trainings=1.0
+    )
+    return make_plan(parse_compact("2000@0.5,2000@1.5,2000@3"), settings)
+
+
+@functools.cache
+def small_rotation(method: str = "gdpfed") -> Plan:
+    settings = PlanSettings(
+        method=method, num_rounds=8, participation=0.2, clip_norm=0.7, against="server", asks=4, trainings=1.6
+    )
+    return make_plan(parse_compact("60@1,90@2,50@6"), settings)

@@ -7,6 +7,7 @@ import pytest
 
 from gdpfed.audit import auditor as auditing
 from gdpfed.audit.auditor import audit_plan, index_of_group
+from gdpfed.audit.canaries import float_path
 from gdpfed.audit.controls import CONTROLS
 from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.privacy_curves import AuditedGroup
@@ -14,7 +15,8 @@ from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
-from tests.audit.plans import fmnist_plan, small_plan
+from gdpfed.training.sampling import tossed
+from tests.audit.plans import fmnist_plan, rotation_plan, small_plan
 
 pytestmark = pytest.mark.training
 
@@ -44,15 +46,67 @@ def test_correct_code_is_never_flagged(seed: int) -> None:
 @pytest.mark.parametrize("group_index", [0, 1, 2])
 def test_every_control_is_flagged(group_index: int) -> None:
     """At budgets 0.5, 1.5 and 3, with 6,000 canaries."""
-    assert len(CONTROLS) == 7
+    assert len(CONTROLS) == 12
     audited = AuditedGroup(plan=fmnist_plan(), group_index=group_index, num_canaries=6_000, seed=1)
     tolerance = every_size_complete(dropout=0.1, colluders=0.1)
     audit = auditing._GroupAudit(audited=audited, tolerance=tolerance, alpha=1e-4)
-    for control in CONTROLS:
+    mistakes = [control for control in CONTROLS if control.is_mistake(audited)]
+    assert len(mistakes) == 7
+    for control in mistakes:
         result = audit.control(control)
         assert result.flagged, control.name
         if control.path is not None or control.believed is not None:
             assert (result.finding.noise_at_most or 9) < 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_rotation_stands_against_the_server(seed: int) -> None:
+    """Asked 50 times, a coin of 0.02, epsilon 0.5: float sums at 10,000 canaries, integer ones at 400, where all of
+    400 clients of a roster add noise."""
+    plan = rotation_plan()
+    for mechanisms, num_canaries in ((("float",), 10_000), (("integer",), 400)):
+        report = audit_plan(
+            plan,
+            seed=seed,
+            num_canaries=num_canaries,
+            mechanisms=mechanisms,
+            group_indices=[0],
+            with_controls=False,
+            with_power=False,
+        )
+        assert not report.contradicted
+        claims = {row.view: row.finding.claim for row in report.rows}
+        assert claims["release"] == claims["server"] <= 0.5
+        # Two views, and for integers a server that lies: neither a sampler nor lost sums.
+        assert [row.view for row in report.rows] == ["release", "server", "lies"][: 2 + ("integer" in mechanisms)]
+        assert report.alpha_each == pytest.approx(1e-3 / len(report.rows))
+
+
+@pytest.mark.parametrize("number", range(len(CONTROLS)))
+def test_every_control_of_a_rotation_is_flagged(number: int) -> None:
+    """Asked 50 times, a coin of 0.02, epsilon 0.5: with 10,000 canaries, or where every client of a roster makes its
+    noise with 1,000."""
+    control = CONTROLS[number]
+    is_slow = control.path is not None and control.path.make_release is not float_path.make_release
+    audited = AuditedGroup(plan=rotation_plan(), group_index=0, num_canaries=1_000 if is_slow else 10_000, seed=1)
+    if not control.is_mistake(audited):
+        assert control.sampling == ("poisson",)
+        return
+    tolerance = every_size_complete(dropout=0.1, colluders=0.1)
+    result = auditing._GroupAudit(audited=audited, tolerance=tolerance, alpha=1e-4).control(control)
+    assert result.flagged
+    if control.sampling == ("rotation",) and control.path is not None and control.path.toss is tossed:
+        assert result.view == "server"
+
+
+def test_what_is_no_mistake_of_a_rotation_is_no_control() -> None:
+    """With a coin of 1 there is nothing to know."""
+    settings = PlanSettings(
+        method="dp-fedavg", num_rounds=2, participation=0.5, against="server", asks=1, trainings=1.0
+    )
+    audited = AuditedGroup(plan=make_plan(parse_compact("50@1"), settings), group_index=0, num_canaries=200, seed=1)
+    mistakes = [control.sampling for control in CONTROLS if control.is_mistake(audited)]
+    assert set(mistakes) == {("poisson", "rotation")}
 
 
 def test_what_is_no_mistake_is_no_control() -> None:
@@ -60,7 +114,7 @@ def test_what_is_no_mistake_is_no_control() -> None:
     settings = PlanSettings(method="dp-fedavg", num_rounds=1, participation=1.0)
     plan = make_plan(parse_compact("50@1"), settings)
     report = audit_plan(plan, seed=1, num_canaries=2_000, mechanisms=("float",), with_power=False)
-    assert len(report.controls) == len(CONTROLS) - 2
+    assert len(report.controls) == 5
     assert report.is_sighted
     assert not report.contradicted
 

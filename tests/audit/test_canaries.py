@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpfed.audit.canaries import float_path, ideal_canaries, integer_path, observe, send_canaries
+from gdpfed.audit.canaries import float_path, ideal_canaries, integer_path, observe, of_size, send_canaries
 from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
 from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
@@ -14,7 +14,7 @@ from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import Updates, initial_state
 from gdpfed.training.sampling import sample_clients
-from tests.audit.plans import small_plan
+from tests.audit.plans import small_plan, small_rotation
 
 pytestmark = pytest.mark.training
 
@@ -36,6 +36,29 @@ def test_only_canaries_inside_move_the_sum(method: str, integers: bool, monkeypa
         # The real sampler's coins, of all 80.
         coins = sample_clients(plan, np.full(80, index), np.zeros(80, dtype=np.int64), seed=3, round_number=2)
         np.testing.assert_array_equal(np.flatnonzero(seen.taking_part[2]), coins)
+
+
+@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_canaries_of_a_rotation_are_asked(method: str, integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, four times in eight rounds; without noise the sums are those of the heads inside."""
+    monkeypatch.setattr("gdpfed.training.mechanism.noise", lambda num, **_named: torch.zeros(num, dtype=torch.float64))
+    for module in ("audit.integer_release", "secure.server"):
+        monkeypatch.setattr(f"gdpfed.{module}.discrete_gaussian", lambda num, **_named: np.zeros(num, dtype=np.int64))
+    plan = small_rotation(method)
+    for index, group in enumerate(plan.groups):
+        path = integer_path if integers else float_path
+        seen = observe(path, AuditedGroup(plan=plan, group_index=index, num_canaries=80, seed=3))
+        assert seen.asked is not None
+        assert set(seen.asked.sum(axis=0)) == {4}
+        assert set(seen.asked.sum(axis=1)) == {40}
+        assert not (seen.taking_part & ~seen.asked).any()
+        # The coins of those outside are tossed too: 160 asks on either side, at 6 standard errors.
+        for side in (seen.inside, ~seen.inside):
+            rate = seen.taking_part[:, side].sum() / 160
+            assert abs(rate - group.sampling_rate) < 6 * np.sqrt(group.sampling_rate / 160)
+        expected = (seen.taking_part & seen.inside) / group.noise_multiplier
+        np.testing.assert_allclose(seen.sums, expected, atol=1e-3 if integers else 1e-9)
 
 
 def test_the_cap_is_kept() -> None:
@@ -161,6 +184,46 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
                 )
                 guaranteed_variance = share.guaranteed_shares * share.variance
                 assert planned.noise_variance <= guaranteed_variance < planned.noise_variance + cohort
+
+
+@pytest.mark.parametrize("zeros_add_noise", [True, False])
+def test_who_sends_zero_adds_noise(zeros_add_noise: bool) -> None:
+    """A roster of 40, of whom three send something: all of the planned noise, or three shares in 40 of it."""
+    plan, num, roster = of_size(small_rotation(), 0, 80), 4_000, 40
+    release = IntegerRelease(
+        plan,
+        np.zeros(80, dtype=np.int64),
+        lambda _state, clients: iter([(clients[:3], torch.zeros((3, num), dtype=torch.float64))]),
+        seed=1,
+        num_params=num,
+        tolerance=every_size_complete(),
+        zeros_add_noise=zeros_add_noise,
+    )
+    made = release(initial_state(torch.zeros(num), 80), np.arange(roster))
+    variance = (made.server_sums[0] / plan.groups[0].noise_std).square().mean().item()
+    expected = 1 if zeros_add_noise else 3 / roster
+    assert abs(variance - expected) < 6 * expected * np.sqrt(2 / num)
+
+
+def test_a_small_roster_is_given_up() -> None:
+    """Half of those who are asked is the least; there is one attempt."""
+    plan = of_size(small_rotation(), 0, 80)
+    for present, unmasked in ((19, False), (20, True)):
+        course = course_of(
+            range(present), tolerance=every_size_complete(), seed=1, round_number=0, smallest=20, attempts=1
+        )
+        assert course.unmasked == unmasked
+        release = IntegerRelease(
+            plan,
+            np.zeros(80, dtype=np.int64),
+            lambda _state, clients: iter([(clients, torch.ones((len(clients), 4), dtype=torch.float64))]),
+            seed=1,
+            num_params=4,
+        )
+        made = release(initial_state(torch.zeros(4), 80), np.arange(present))
+        largest = made.sums[0].abs().max().item() / plan.groups[0].noise_std
+        # 20 clients of length 0.7 over four coordinates, in stds of the noise.
+        assert (largest > 3.5) == unmasked
 
 
 def test_too_few_canaries_are_refused() -> None:

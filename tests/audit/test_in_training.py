@@ -72,6 +72,34 @@ def test_canaries_move_the_sums(tiny: Task, plan: Plan, monkeypatch: pytest.Monk
     assert 0.4 < seen.inside.mean() < 0.6
 
 
+def test_canaries_of_a_rotation_move_the_sums(tiny: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are asked; those inside whose coin says so are in the sums."""
+    monkeypatch.setattr("gdpfed.training.mechanism.noise", lambda num, **_named: torch.zeros(num, dtype=torch.float64))
+    settings = dataclasses.replace(tiny.settings, against="server", asks=2, trainings=0.4)
+    plan = make_plan(tiny.budgets, settings)
+    simulation = prepare(tiny, plan, seed=6, num_workers=1)
+    try:
+        seen = train_with_canaries(simulation, place=1, num_canaries=200)
+        none = train_with_canaries(simulation, place=1, num_canaries=0)
+        assert torch.equal(none.parameters, run(None, simulation.work()).parameters)
+    finally:
+        simulation.trainer.close()
+    assert seen.asked is not None
+    assert set(seen.asked.sum(axis=0)) == {2}
+    assert not (seen.taking_part & ~seen.asked).any()
+    shift = 1 / plan.groups[1].noise_multiplier
+    moved = seen.taking_part & seen.inside
+    assert moved.sum() >= 3
+    assert (seen.taking_part & ~seen.inside).sum() >= 3
+    assert np.abs(seen.sums[moved] - shift).max() < 0.3 * shift
+    assert np.abs(seen.sums[~moved]).max() < 0.3 * shift
+    report = audit_training(
+        dataclasses.replace(tiny, settings=settings), plan, place=1, seed=2, num_canaries=60, num_workers=1
+    )
+    assert not report.contradicted
+    assert len({finding.claim for finding in report.findings.values()}) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "model", "averaging"),
     [("gdpfed", "small-cnn", 0.0), ("pooled", "small-cnn", 0.8), ("pooled", "scattering-linear", 0.8)],

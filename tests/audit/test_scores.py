@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gdpfed.audit.scores import release_scores, repeat_scores, server_scores
+from gdpfed.audit.scores import one_coin_scores, release_scores, repeat_scores, server_scores
 
 SUMS = np.random.default_rng(3).normal(0.3, 1.2, (7, 11))
 
@@ -39,3 +39,19 @@ def test_repeat_score_sees_equal_noise(repeated: list[int]) -> None:
 def test_repeat_score_of_one_round_or_of_nothing_is_zero() -> None:
     assert not repeat_scores(np.ones((1, 5)), choose=np.ones(5, dtype=bool)).any()
     assert not repeat_scores(np.zeros((4, 5)), choose=np.ones(5, dtype=bool)).any()
+
+
+def test_scores_of_a_rotation_are_likelihood_ratios() -> None:
+    """Of the rounds for which a canary was asked, with a coin for each, or one for all."""
+    noise, coin = 1.4, 0.3
+    generator = np.random.default_rng(5)
+    sums = generator.normal(size=(6, 5))
+    asked = generator.random((6, 5)) < 0.6
+    by_round = release_scores(sums, noise_multiplier=noise, sampling_rate=coin, asked=asked)
+    once = one_coin_scores(sums, noise_multiplier=noise, sampling_rate=coin, asked=asked)
+    for canary in range(5):
+        seen = sums[asked[:, canary], canary]
+        shifted, plain = stats.norm.pdf(seen, loc=1 / noise), stats.norm.pdf(seen)
+        fresh = np.prod(((1 - coin) * plain + coin * shifted) / plain)
+        assert by_round[canary] == pytest.approx(np.log(fresh))
+        assert once[canary] == pytest.approx(np.log(1 - coin + coin * np.prod(shifted / plain)))

@@ -27,6 +27,25 @@ def test_audit_prints_claims_bounds_and_controls(tmp_path: Path, capsys: pytest.
     assert "the server, which knows who took part" in picture.read_text()
 
 
+def test_audit_of_a_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One claim against both; the server has no coins, and the controls are those of coins."""
+    picture = tmp_path / "audit.svg"
+    stated = ("--against", "server", "--asks", "3", "--trainings", "1", "--group", "group 2")
+    code, out, err = call(capsys, "audit", *QUICK, *stated, "--plot", str(picture))
+    assert code == 0, err
+    assert out.count("stands") == 5
+    assert " the server " in out
+    assert "also who took part" not in out
+    assert "noise, coin and asks, against both" in out
+    assert "one coin for a whole run" in out
+    assert "a cohort of fixed size" not in out
+    assert "the server, which knows who was asked" in picture.read_text()
+    code, out, _ = call(capsys, "audit", *QUICK, *stated, "--no-controls", "--mechanism", "float", "--json")
+    content = json.loads(out)
+    assert content["sampling"] == "rotation"
+    assert len({claim["claim"] for claim in content["claims"]}) == 1
+
+
 def test_audit_of_a_saved_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "plan.toml"
     code, _, err = call(capsys, "plan", *QUICK[:-2], "--out", str(saved))

@@ -100,6 +100,101 @@ def test_narrow_terminals_get_two_tables(capsys: pytest.CaptureFixture[str], mon
     assert "…" not in out
 
 
+AGAINST_SERVER = ("60@1,90@2,50@6", "--method", "gdpfed", "--rounds", "10", "--participation", "0.2")
+
+
+def terminal_of(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As wide as this. Commands are imported when they are called for, so it is the console itself that is changed."""
+    from rich.console import Console
+
+    from gdpfed.cli import show
+
+    monkeypatch.setattr(show, "Console", lambda **given: Console(**{**given, "width": width}))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_rotation_has_one_epsilon(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, width: int
+) -> None:
+    """In plan and verify: kept against both, and what is not hidden."""
+    terminal_of(width, monkeypatch)
+    plan_file = str(tmp_path / "plan.toml")
+    stated = ("--against", "server", "--asks", "5", "--trainings", "1.5")
+    _, planned, _ = call(capsys, "plan", *AGAINST_SERVER, *stated, "--out", plan_file)
+    _, verified, _ = call(capsys, "verify", plan_file)
+    for out in (planned, verified):
+        for words in (
+            "eps, both", "coin %", "asked", "30.000", "promised against whoever sees the released models, and the "
+            "server", "one client's updates replaced by zero", "not hidden: being enrolled, and when one is asked",
+            "asked 5 times in 10 rounds", "trains 1.5 times",
+        ):  # fmt: skip
+            assert words in out
+        for words in ("eps release", "p99", "Poisson", "add or remove", "…"):
+            assert words not in out
+    assert "and the server" in Path(plan_file).read_text().split("format =")[0]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_rotations_are_compared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    terminal_of(width, monkeypatch)
+    source, _, _, *common = AGAINST_SERVER
+    stated = ("--methods", "dp-fedavg,gdpfed", "--against", "server", "--asks", "5", "--trainings", "1.5")
+    _, out, _ = call(capsys, "plan", "compare", source, *common, *stated)
+    assert "eps, both" in out
+    assert "coins %" in out
+    assert "1.000 2.000 6.000" in out
+    assert "eps server p99" not in out
+    assert "not hidden: being enrolled" in out
+    assert "…" not in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_frontier_as_table_json_and_picture(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, width: int
+) -> None:
+    terminal_of(width, monkeypatch)
+    picture = tmp_path / "frontier.svg"
+    code, out, _ = call(capsys, "plan", "frontier", *AGAINST_SERVER, "--ask-cost", "0.5", "--plot", str(picture))
+    assert code == 0
+    assert "…" not in out
+    assert out.count("server *") == 1
+    assert "--against server --asks 8 --trainings" in out
+    assert "an ask 0.5" in out
+    assert "cheapest" in picture.read_text()
+    content = json.loads(call(capsys, "plan", "frontier", *AGAINST_SERVER, "--ask-cost", "0.5", "--json")[1])
+    assert [point["asks"] for point in content["frontier"]] == [10, 8, 6]
+    assert [point["cheapest"] for point in content["frontier"]] == [False, True, False]
+    wanted = content["against_models"]["signal_to_noise"]
+    for point in content["frontier"]:
+        assert point["signal_to_noise"] == pytest.approx(wanted, rel=0.01)
+        assert point["cost"] == pytest.approx(point["trainings"] + 0.5 * point["asks"])
+        assert all(spent <= promised for spent, promised in zip(point["epsilon_server"], (1, 2, 6), strict=True))
+    assert content["against_models"]["epsilon_server"][0] > 6
+
+
+def test_frontier_refuses_what_has_nothing_to_hide(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "plan", "frontier", "60@1", "--method", "fedavg")
+    assert code == 2
+    assert "nothing to hide" in err
+
+
+def test_account_against_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """The coin in place of the rate, asks in place of rounds: the published 1.42."""
+    stated = ("--delta", str(6000**-1.1), "--rate", "0.1", "--rounds", "10", "--noise-multiplier", "1.2758")
+    _, out, _ = call(capsys, "account", *stated, "--against", "server")
+    for words in ("epsilon, both", "coin", "asks", "zero out one client", "being enrolled"):
+        assert words in out
+    assert "epsilon server" not in out
+    content = json.loads(call(capsys, "account", *stated, "--against", "server", "--json")[1])
+    assert content["epsilon_release"] == pytest.approx(1.42, abs=0.01)
+    assert {content[f"epsilon_server{of}"] for of in ("", "_mean", "_p99")} == {content["epsilon_release"]}
+    assert content["max_participations"] == 10
+    for wrong in (("--against", "serve"), ("--against", "server", "--max-participations", "3")):
+        assert call(capsys, "account", *stated, *wrong)[0] == 2
+
+
 def test_options_override_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(
         capsys, "plan", "cifar10", "--method", "gdpfed", "--rounds", "3", "--participation", "0.5", "--clip-norm", "2",

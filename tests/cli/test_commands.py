@@ -49,6 +49,7 @@ def test_every_field_says_what_it_means(cls: type) -> None:
     [
         ("plan of", [PlanSettings], []),
         ("plan compare", [PlanSettings], ["method"]),
+        ("plan frontier", [PlanSettings], ["against", "asks", "trainings", "max_participations"]),
         ("train", [PlanSettings, TrainingSettings], []),
         ("compare", [PlanSettings, TrainingSettings], ["method"]),
         ("audit", [PlanSettings], []),

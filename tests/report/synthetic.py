@@ -10,6 +10,7 @@ import numpy as np
 
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
+from gdpfed.planning.rotation import asked_positions
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.folder import RunFolder, create_run
@@ -54,9 +55,15 @@ def records_of(plan: Plan, *, seed: int, level: float, rounds: int) -> list[dict
                 "accuracy": round(level * (1 - np.exp(-4 * share)) + float(chance.normal(0, 0.2)), 2),
                 "loss": 2.0 - share,
                 "epsilons": spent,
-                "cohort": [int(chance.binomial(group.num_clients, group.sampling_rate)) for group in plan.groups],
-                "clipped": int(chance.integers(0, 4)) if plan.is_private else 0,
-                "dropped": 0,
+                "cohort": [
+                    len(asked_positions(plan, group.num_clients, round_number=number - 1))
+                    if plan.is_rotation
+                    else int(chance.binomial(group.num_clients, group.sampling_rate))
+                    for group in plan.groups
+                ],
+                # A rotation does not tell.
+                "clipped": None if plan.is_rotation else int(chance.integers(0, 4)) if plan.is_private else 0,
+                "dropped": None if plan.is_rotation else 0,
                 "update_norm": 1.0,
             }
         )

@@ -1,6 +1,7 @@
 """Reports of made-up runs: what is refused, what is computed, what the page may contain."""
 
 import dataclasses
+import html
 import itertools
 import json
 import math
@@ -21,6 +22,7 @@ from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import findings as found
 from gdpfed.report import svg as draw
 from gdpfed.report.colours import DARK, LIGHT
+from gdpfed.report.comparison import curves, method_results
 from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.figures import clipped_strip, look
 from gdpfed.report.load import load_report
@@ -28,7 +30,7 @@ from gdpfed.report.page import report_html
 from gdpfed.report.report_pictures import report_figures, write_figures
 from gdpfed.report.tables import cost_table, method_table, plan_table
 from gdpfed.report.texts import report_json, report_markdown
-from gdpfed.runs.folder import STAMP, create_run
+from gdpfed.runs.folder import STAMP, create_run, open_run
 from gdpfed.runs.stamp import DEPLOYED, TESTED
 from tests.report.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
 
@@ -101,7 +103,7 @@ def test_cohort_range_holds_95_of_100(data: ReportData) -> None:
     from scipy import stats
 
     for group in data.headline.plan.groups:
-        low, high = found.cohort_range(group)
+        low, high = found.cohort_range(data.headline.plan, group)
         count = stats.binom(group.num_clients, group.sampling_rate)
         assert count.cdf(high) - count.cdf(low - 1) >= 0.95
         assert count.cdf(high - 1) - count.cdf(low) < 0.95
@@ -554,6 +556,69 @@ def test_what_nobody_knows_is_left_out(tmp_path: Path) -> None:
     assert "gdpfed+ clipped most" in found.clipping(both)
     assert "gdpfed: " not in clipped_strip(both, wide=True)
     assert "gdpfed+: " in clipped_strip(both, wide=True)
+
+
+# Against the server
+
+AGAINST_SERVER = {"against": "server", "asks": 4, "trainings": 1.5}
+
+
+def test_a_rotation_costs_one_epsilon(tmp_path: Path) -> None:
+    """Also before its end, where the most asked client counts."""
+    run = write_run(tmp_path / "done", task_of("gdpfed", **AGAINST_SERVER))
+    write_run(tmp_path / "begun", task_of("dp-fedavg", **AGAINST_SERVER), rounds=6, timed=7)
+    data = load_report([tmp_path], partial=True)
+    done, begun = (next(one for one in data.methods if one.plan.method == name) for name in ("gdpfed", "dp-fedavg"))
+    for method, asks in ((done, 4), (begun, 3)):
+        for cost in method.costs:
+            view = cost.server
+            assert {view.epsilon_mean, view.epsilon_p99, view.epsilon_max} == {cost.release}
+            assert view.max_participations == asks
+    assert [cost.release for cost in done.costs] == [group.epsilon_release for group in run.plan.groups]
+    assert 0 < begun.costs[0].release < begun.plan.groups[0].epsilon_release
+
+
+def test_a_rotation_tells_its_story_in_one_look(tmp_path: Path) -> None:
+    """One promise against both, how many asks, what is not hidden; nothing of Poisson sampling, nothing unknown."""
+    write_run(tmp_path / "run", task_of("gdpfed", **AGAINST_SERVER))
+    data = load_report([tmp_path])
+    page, text = report_html(data), report_markdown(data)
+    parsed(page)
+    seen = re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.S)
+    for words in (
+        "keeps every group's promise, also against the server",
+        "asks every client 4 times in 10 rounds",
+        "being enrolled, and when one is asked",
+        "a secret coin at each ask",
+        "secret coin (%)",
+        "not recorded",
+    ):
+        assert words in text.replace("\\", "")
+        assert words in html.unescape(seen)
+    for words in ("4 asks", "the same promise holds against both", "asked as many clients as planned"):
+        assert words in seen
+    for words in ("Poisson", "added or removed", "99 in 100 clients", "not known", "nan", "None"):
+        assert words not in seen.replace("finance", "")
+    columns, rows = cost_table(data.headline)
+    assert not any("server ε" in column for column in columns)
+    assert [row[columns.index("asks of a client")] for row in rows] == ["4"] * 3
+    columns, rows = plan_table(data.headline)
+    assert rows[0][columns.index("secret coin (%)")] == "37.500"
+    assert rows[0][columns.index("asked a round")] == "24.0"
+    assert set(report_figures(data)) == {"convergence", "accuracy", "mechanism", "participation"}
+    assert json.loads(report_json(data))["methods"][0]["clipped_share"] is None
+
+
+def test_both_kinds_of_participation_in_one_report(tmp_path: Path) -> None:
+    write_run(tmp_path / "server", task_of("gdpfed", **AGAINST_SERVER), level=80)
+    write_run(tmp_path / "models", task_of("gdpfed"), level=70)
+    data = load_report([tmp_path])
+    parsed(report_html(data))
+    labels = [method.label for method in data.methods]
+    assert labels == ["gdpfed (against server, asks 4, trainings 1.5)", "gdpfed (against models)"]
+    assert "clipped most" in found.clipping(data)
+    results = method_results(curves([open_run(tmp_path / name) for name in ("models", "server")]))
+    assert [(one.against, len(one.accuracies)) for one in results] == [("models", 1), ("server", 1)]
 
 
 # Pictures

@@ -2,6 +2,7 @@ import dataclasses
 import itertools
 import json
 import math
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,15 @@ def test_budgets_from_a_file_travel_with_the_run(tmp_path: Path) -> None:
     assert open_run(run.path).task.budgets.epsilons.tolist() == task.budgets.epsilons.tolist()
     simulate(open_run(run.path), num_workers=1)
     assert task_to_toml(task).startswith("title = ")
+
+
+def test_files_of_runs_against_models_stay_as_they_were(tiny: Task) -> None:
+    """What came with rotations stands in their files only: names and records of earlier runs follow from the text."""
+    assert tiny.settings.against == "models"
+    assert not {"against", "ask_cost", "asks", "trainings"} & set(tomllib.loads(task_to_toml(tiny)))
+    settings = dataclasses.replace(tiny.settings, against="server", asks=2)
+    content = tomllib.loads(task_to_toml(dataclasses.replace(tiny, settings=settings)))
+    assert (content["against"], content["asks"], content["ask_cost"]) == ("server", 2, 0.25)
 
 
 def test_groups_do_not_follow_the_order_of_the_data(tiny: Task) -> None:

@@ -6,12 +6,16 @@ integer sums, which lose clients at the rate ``dropout`` while up to ``colluders
 they know, also what lost ones tell (`populations`). Once, on the strictest group, a server that lies (`equivocation`),
 since clients are the same in every group; and the controls.
 
+In a rotation both views are held against one epsilon. There is no sampler to look at, since everybody knows who is
+asked, and for the same reason a lost sum tells of nobody.
+
 `alpha` is for the whole report: with probability 1 - alpha nothing in it contradicts a plan that keeps its word. It is
 divided evenly among all claims.
 
 Guarantees (tests of the same name):
   correct_code_is_never_flagged          three seeds, three budgets, both mechanisms, with losses and colluders.
   server_view_exceeds_the_release_epsilon   and stays below the server's own.
+  a_rotation_stands_against_the_server   50 asks, a coin of 0.02, epsilon 0.5: nothing is contradicted.
 """
 
 import dataclasses
@@ -28,7 +32,7 @@ from gdpfed.audit.integer_release import every_size_complete
 from gdpfed.audit.populations import rounds_watched, rounds_with_losses, watch_losses, watch_the_others
 from gdpfed.audit.privacy_curves import AuditedGroup, CurveFamily, ReleaseFamily, ServerFamily
 from gdpfed.errors import InputError, expect, expect_word
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import ADJACENCIES, Plan, SamplingKind
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.adversaries import server_epsilon
 from gdpfed.secure.noise_shares import Tolerance
@@ -91,6 +95,7 @@ class AuditReport:
 
     method: str
     plan_hash: str
+    sampling: SamplingKind
     num_rounds: int
     num_canaries: int
     dropout: float
@@ -120,6 +125,7 @@ class AuditReport:
             "every_control_flagged": self.is_sighted if self.controls else None,
             "method": self.method,
             "plan": self.plan_hash,
+            "sampling": self.sampling,
             "num_rounds": self.num_rounds,
             "canaries": self.num_canaries,
             "dropout": self.dropout,
@@ -169,7 +175,8 @@ def audit_plan(
     started = time.perf_counter()
     indices = range(len(plan.groups)) if group_indices is None else group_indices
     with_integers = "integer" in mechanisms
-    alpha_each = alpha / (len(indices) * (2 * len(mechanisms) + 1 + with_integers) + with_integers)
+    of_coins = 0 if plan.is_rotation else 1 + with_integers
+    alpha_each = alpha / (len(indices) * (2 * len(mechanisms) + of_coins) + with_integers)
     tolerance = every_size_complete(dropout=dropout, colluders=colluders)
     audits = [
         _GroupAudit(
@@ -184,7 +191,7 @@ def audit_plan(
     rows = [row for audit in audits for row in audit.rows(mechanisms, with_power=with_power)]
     if with_integers:
         say("a server that lies")
-        rows.append(strictest.row("protocol", _LIES, tell_two_stories(strictest.audited)))
+        rows.append(strictest.row("protocol", _LIES, tell_two_stories(_asked_once(strictest.audited))))
     controls: list[ControlResult] = []
     for control in CONTROLS if with_controls else ():
         if control.is_mistake(strictest.audited):
@@ -193,6 +200,7 @@ def audit_plan(
     return AuditReport(
         method=plan.method,
         plan_hash=plan_hash(plan),
+        sampling=plan.sampling,
         num_rounds=plan.num_rounds,
         num_canaries=num_canaries,
         dropout=dropout,
@@ -207,6 +215,15 @@ def audit_plan(
     )
 
 
+def _asked_once(audited: AuditedGroup) -> AuditedGroup:
+    """With a plan without a rotation: one sum of the protocol, in which coins and rosters of a run are no matter."""
+    groups = tuple(dataclasses.replace(group, asked=1.0) for group in audited.plan.groups)
+    plan = dataclasses.replace(
+        audited.plan, groups=groups, sampling="poisson", adjacency=ADJACENCIES["poisson"], asks=None, min_roster=None
+    )
+    return dataclasses.replace(audited, plan=plan)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _GroupAudit:
     """All claims of one group; ``alpha`` is that of each."""
@@ -217,7 +234,7 @@ class _GroupAudit:
     say: Say = lambda _: None
 
     def rows(self, mechanisms: Sequence[str], *, with_power: bool) -> list[AuditRow]:
-        """Both views by every mechanism, the sampler, and lost sums."""
+        """Both views by every mechanism; where there are any, the sampler, and lost sums."""
         name = self.audited.group.name
         tight: dict[str, CanaryFinding] = {}
         visible: dict[str, float | None] = {}
@@ -233,6 +250,8 @@ class _GroupAudit:
             for view in _VIEWS:
                 row = self.row(mechanism, view, sent[view])
                 rows.append(dataclasses.replace(row, tight=tight.get(view), visible_noise=visible.get(view)))
+        if self.audited.plan.is_rotation:
+            return rows
         self.say(f"{name}: the sampler")
         rows.append(self.row("sampler", _OTHERS, watch_the_others(self.audited)))
         if "integer" in mechanisms:
@@ -258,7 +277,7 @@ class _GroupAudit:
             colluders = tolerance.colluding_fraction
             scored[_LOSSES] = watch_losses(audited, colluders=colluders, make_release=control.losing)
         if control.believed is not None:
-            scored[_LIES] = tell_two_stories(audited, tolerance=control.believed)
+            scored[_LIES] = tell_two_stories(_asked_once(audited), tolerance=control.believed)
         findings = {view: self._finding(view, canaries) for view, canaries in scored.items()}
         # The release view if it shows there: that is the claim that most people read.
         view = next((name for name, finding in findings.items() if finding.contradicts), next(iter(findings)))

@@ -3,8 +3,17 @@
 Place: beside the audit, run with it. Every control is the plan's own path, or the protocol's, with one thing wrong,
 judged against the plan's own claims.
 
+Some are mistakes of one kind of participation only. With Poisson sampling: a cohort of fixed size, and zeros for a lost
+sum, which tell that somebody was there. In a rotation everybody knows who is there; what must not be known is the coin:
+  coins known to the server            whoever knows them needs no mixture.
+  one coin for a whole run             in all rounds that one is asked for, or in none.
+  no noise of those who send zero      the noise of a sum is sized by its roster.
+  the coin in a hash                   of what went into the sum, say: that of zero is another one.
+  answers that come early              three stds of a moment's jitter apart: a likelihood ratio of e^4.5 at the median.
+
 Guarantees (tests of the same name):
   every_control_is_flagged     at three budgets.
+  every_control_of_a_rotation_is_flagged     at 50 asks, with a coin of 0.02 and epsilon 0.5.
 """
 
 import dataclasses
@@ -16,36 +25,44 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.canaries import CanaryPath, MakeRelease, float_path
+from gdpfed.audit.canaries import CanaryPath, MakeRelease, Observed, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
 from gdpfed.audit.integer_release import IntegerRelease
 from gdpfed.audit.populations import Sampler
-from gdpfed.audit.privacy_curves import AuditedGroup
-from gdpfed.planning.plan import Plan
+from gdpfed.audit.privacy_curves import AuditedGroup, FloatArray
+from gdpfed.audit.scores import release_scores, server_scores
+from gdpfed.planning.plan import Group, Plan, SamplingKind
 from gdpfed.secure.encoding import PlannedSum
 from gdpfed.secure.noise_shares import NoiseShare, Tolerance
 from gdpfed.secure.randomness import Randomness
 from gdpfed.training.releases.float_sums import clipped_sums
 from gdpfed.training.rounds import IntArray, Release, Released, Sample, TrainingState, Updates, cohort_sizes
+from gdpfed.training.sampling import tossed
 
 __all__ = ["CONTROLS", "Control"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A mistake: in the canaries' path, the sampler, what is released of lost sums, or the numbers that clients use."""
+    """A mistake: in the canaries' path, the sampler, what is released of lost sums, or the numbers that clients use;
+    where participation is of these kinds."""
 
     name: str
+    sampling: tuple[SamplingKind, ...] = ("poisson", "rotation")
     path: CanaryPath | None = None
     sampler: Sampler | None = None
     losing: MakeRelease | None = None
     believed: Tolerance | None = None
 
     def is_mistake(self, audited: AuditedGroup) -> bool:
-        """Whether it changes anything: if all take part the cohort's size is fixed, and one round has one key."""
-        if self.sampler is not None:
-            return audited.group.sampling_rate < 1
-        return audited.plan.num_rounds > 1 or self.path is None or self.path.noise_round(1) == 1
+        """Whether it changes anything: if all take part the cohort's size is fixed, and no coin is secret; one round
+        has one key, and one ask one coin."""
+        plan, path = audited.plan, self.path
+        if plan.sampling not in self.sampling:
+            return False
+        if self.sampler is not None or self.sampling == ("rotation",):
+            return audited.group.sampling_rate < 1 and (path is None or path.toss is tossed or plan.num_releases > 1)
+        return plan.num_rounds > 1 or path is None or path.noise_round(1) == 1
 
 
 def _divided_by_the_cohort(share: NoiseShare) -> int:
@@ -102,6 +119,40 @@ class _NobodyLies(Tolerance):
         return 0
 
 
+def _one_coin(updates: Updates, plan: Plan, assignment: IntArray, *, seed: int) -> Updates:
+    """`sampling.tossed`, but that of the first round counts for all."""
+    fresh = tossed(updates, plan, assignment, seed=seed)
+    return lambda state, clients: fresh(dataclasses.replace(state, round_number=0), clients)
+
+
+def _coins(seen: Observed, group: Group, _seed: int) -> dict[str, FloatArray]:
+    """What a plan's sums say to whoever knows the coins."""
+    return {"known coins": server_scores(seen.server_sums, seen.taking_part, noise_multiplier=group.noise_multiplier)}
+
+
+def _hashes(seen: Observed, _group: Group, _seed: int) -> dict[str, FloatArray]:
+    """How many hashes of what a client put into the sums are not that of zero."""
+    return {"hashes": (seen.taking_part & seen.inside).sum(axis=0).astype(np.float64)}
+
+
+# Between the answers of those who train and of the others, in stds of their moments.
+_LATER = 3.0
+
+
+def _moments(seen: Observed, group: Group, seed: int) -> dict[str, FloatArray]:
+    """The sums, by coins that are as likely as the moments of the answers make them."""
+    jitter = streams.generator(seed, "batches").standard_normal(seen.taking_part.shape)
+    moments = jitter + _LATER * seen.taking_part
+    odds = group.sampling_rate / (1 - group.sampling_rate) * np.exp(_LATER * moments - _LATER**2 / 2)
+    scores = release_scores(
+        seen.server_sums,
+        noise_multiplier=group.noise_multiplier,
+        sampling_rate=odds / (1 + odds),
+        asked=seen.asked,
+    )
+    return {"moments": scores}
+
+
 CONTROLS: tuple[Control, ...] = (
     Control(
         name="noise shares divided by the cohort, not by its root",
@@ -110,9 +161,28 @@ CONTROLS: tuple[Control, ...] = (
     Control(
         name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
     ),
-    Control(name="a cohort of fixed size", sampler=_fixed_size),
+    Control(name="a cohort of fixed size", sampling=("poisson",), sampler=_fixed_size),
     Control(name="no noise", path=CanaryPath(make_release=_without_noise)),
     Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
-    Control(name="zeros for a lost sum", losing=functools.partial(IntegerRelease, lost_sum=_zeros)),
+    Control(
+        name="zeros for a lost sum", sampling=("poisson",), losing=functools.partial(IntegerRelease, lost_sum=_zeros)
+    ),
     Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),
+    Control(
+        name="coins known to the server", sampling=("rotation",), path=dataclasses.replace(float_path, tells=_coins)
+    ),
+    Control(
+        name="one coin for a whole run", sampling=("rotation",), path=dataclasses.replace(float_path, toss=_one_coin)
+    ),
+    Control(
+        name="no noise of those who send zero",
+        sampling=("rotation",),
+        path=CanaryPath(make_release=functools.partial(IntegerRelease, zeros_add_noise=False)),
+    ),
+    Control(name="the coin in a hash", sampling=("rotation",), path=dataclasses.replace(float_path, tells=_hashes)),
+    Control(
+        name="answers that come early where nothing was trained",
+        sampling=("rotation",),
+        path=dataclasses.replace(float_path, tells=_moments),
+    ),
 )

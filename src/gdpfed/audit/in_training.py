@@ -6,7 +6,7 @@ training. The adversary looks at each released sum along each direction. Other c
 get in the way: that costs power, never soundness.
 
 The plan is not made again for the larger population: rates and noise are what they are, and the claim does not depend
-on the number of clients.
+on the number of clients. In a rotation all canaries join: those outside are asked, and send zero.
 
 Guarantees (tests of the same name):
   training_is_the_simulators       without canaries the model is that of the simulator, to the last bit.
@@ -26,17 +26,18 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.audit.auditor import check_auditable
-from gdpfed.audit.canaries import TOO_LONG, Observed, likelihood_ratios, observe_ideal, tossed
+from gdpfed.audit.canaries import TOO_LONG, Observed, likelihood_ratios, observe_ideal, of_size, tossed
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
 from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import Plan, SamplingKind
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.runs.loop import Evaluation, run
 from gdpfed.runs.simulate import Simulation, prepare
 from gdpfed.tasks.task import Task
 from gdpfed.training.rounds import IntArray, Released, TrainingState, sparsified
-from gdpfed.training.sampling import poisson
+from gdpfed.training.sampling import simulated
+from gdpfed.training.sampling import tossed as tossed_by_clients
 
 __all__ = ["TrainingAudit", "TrainingObserved", "audit_training", "train_with_canaries"]
 
@@ -60,6 +61,7 @@ class TrainingAudit:
     title: str
     method: str
     plan_hash: str
+    sampling: SamplingKind
     group: str
     num_canaries: int
     num_inside: int
@@ -105,38 +107,49 @@ def train_with_canaries(
 ) -> TrainingObserved:
     """One whole training with canaries in group ``place``: the simulator's, with more clients, and a release whose
     sums are looked at along every canary's direction."""
-    plan, group, seed = simulation.plan, simulation.plan.groups[place], simulation.seed
+    group, seed = simulation.plan.groups[place], simulation.seed
     num_clients = len(simulation.assignment)
+    if simulation.plan.is_rotation and num_canaries:
+        # Rosters are as large as the group.
+        larger = of_size(simulation.plan, place, group.num_clients + num_canaries, others_stay=True)
+        simulation = dataclasses.replace(simulation, plan=larger)
+    plan = simulation.plan
     inside = streams.generator(seed + _CANARIES, "groups").random(num_canaries) < 0.5
     directions = _directions(num_canaries, simulation.trainer.num_params, seed)
-    present = np.flatnonzero(inside)
+    present = np.arange(num_canaries) if plan.is_rotation else np.flatnonzero(inside)
     assignment = np.concatenate([simulation.assignment, np.full(len(present), place, dtype=np.int64)])
     # Those outside toss coins that nobody uses; the server's view of them is of rounds they might have been in.
     audited = AuditedGroup(plan=plan, group_index=place, num_canaries=num_canaries, seed=seed + _CANARIES)
-    taking_part = tossed(audited)
+    asked = np.zeros((plan.num_rounds, num_canaries), dtype=np.bool_)
+    taking_part = asked.copy() if plan.is_rotation else tossed(audited)
     taking_part[:, inside] = False
     sums = np.empty((plan.num_rounds, num_canaries))
 
     def updates(state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         yield from simulation.updates(state, clients[clients < num_clients])
         for client in clients[clients >= num_clients]:
-            row = directions[int(present[client - num_clients])].double() * (TOO_LONG * group.clip_norm)
-            yield np.array([client], dtype=np.int64), row.unsqueeze(0)
+            canary = int(present[client - num_clients])
+            if plan.is_rotation:
+                taking_part[state.round_number, canary] = True
+            if inside[canary]:
+                row = directions[canary].double() * (TOO_LONG * group.clip_norm)
+                yield np.array([client], dtype=np.int64), row.unsqueeze(0)
 
-    real = simulation.release(assignment, updates)
+    real = simulation.release(assignment, tossed_by_clients(updates, plan, assignment, seed=seed))
 
     def release(state: TrainingState, clients: IntArray) -> Released:
         released = real(state, clients)
         total = sparsified(plan, released.sums)[audited.sum_index]
         sums[state.round_number] = (directions @ total.float()).double().numpy() / group.noise_std
         canaries = released.clients[released.clients >= num_clients]
-        taking_part[state.round_number, present[canaries - num_clients]] = True
+        known = asked if plan.is_rotation else taking_part
+        known[state.round_number, present[canaries - num_clients]] = True
         return released
 
     work = dataclasses.replace(
         simulation.work(),
         num_clients=len(assignment),
-        sample=poisson(plan, assignment, seed=seed),
+        sample=simulated(plan, assignment, seed=seed),
         release=release,
         evaluate=None,
     )
@@ -146,6 +159,7 @@ def train_with_canaries(
         server_sums=sums,
         taking_part=taking_part,
         inside=inside,
+        asked=asked if plan.is_rotation else None,
         parameters=state.parameters,
         evaluation=simulation.evaluate(state.model),
     )
@@ -195,6 +209,7 @@ def audit_training(
         title=task.title,
         method=plan.method,
         plan_hash=plan_hash(plan),
+        sampling=plan.sampling,
         group=audited.group.name,
         num_canaries=num_canaries,
         num_inside=int(observed.inside.sum()),

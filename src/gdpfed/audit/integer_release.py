@@ -4,7 +4,8 @@ Place: what the audit sends canaries through besides `releases/float_sums.py`. T
 protocol calls (`secure/client.py`), in the same order. Keys, masks and messages are left out: masks cancel exactly, and
 with them a cohort takes a hundred times as long. Clients vanish at the same stages of the same attempts as in
 `training/releases/secure_sums.py`; whether a sum is unmasked, tried again or given up depends on their numbers alone,
-so that it is known before anybody is trained.
+so that it is known before anybody is trained. In a rotation everybody in the roster adds noise, also those who send
+zero; there is one attempt, and a roster that is too small is given up.
 
 Everybody is everybody's neighbour, in cohorts of any size (`every_size_complete`): a circle follows from the hash of a
 signed roster, which there is none of here.
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gdpfed.planning.plan import Plan
+from gdpfed.planning.rotation import smallest_roster
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, decode, encode, planned_sums
 from gdpfed.secure.graph import topology
@@ -69,14 +71,23 @@ class Course:
     unmasked: bool = False
 
 
-def course_of(cohort: Sequence[int], *, tolerance: Tolerance, seed: int, round_number: int) -> Course:
-    """Goes through the stages of `secure.in_process.InProcessSum`, attempt by attempt, counting."""
-    for attempt in range(MAX_ATTEMPTS):
+def course_of(
+    cohort: Sequence[int],
+    *,
+    tolerance: Tolerance,
+    seed: int,
+    round_number: int,
+    smallest: int = 1,
+    attempts: int = MAX_ATTEMPTS,
+) -> Course:
+    """Goes through the stages of `secure.in_process.InProcessSum`, attempt by attempt, counting; a roster below the
+    ``smallest`` counts as an empty one."""
+    for attempt in range(attempts):
         dropout = tolerance.dropout_rate
         vanish = vanishing(cohort, dropout=dropout, seed=seed, round_number=round_number, attempt=attempt)
         kept = {stage: [client for client in cohort if vanish.get(client, math.inf) > stage] for stage in Stage}
         roster = len(kept[Stage.KEYS])
-        if not roster:
+        if roster < smallest:
             return Course(attempt=attempt, roster=0)
         shape = topology(roster, tolerance)
         if len(kept[Stage.INPUT]) < shape.smallest_survivors or len(kept[Stage.AGREEMENT]) < shape.quorum:
@@ -84,7 +95,7 @@ def course_of(cohort: Sequence[int], *, tolerance: Tolerance, seed: int, round_n
         # Everybody's shares are with everybody.
         unmasked = len(kept[Stage.REVEAL]) >= shape.threshold
         return Course(attempt=attempt, roster=roster, arrived=tuple(kept[Stage.INPUT]), unmasked=unmasked)
-    return Course(attempt=MAX_ATTEMPTS, roster=len(cohort))
+    return Course(attempt=attempts, roster=len(cohort))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +113,7 @@ def _planned_once(plan: Plan, num_params: int, tolerance: Tolerance) -> tuple[Pl
 
 class IntegerRelease:
     """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size,
-    and ``lost_sum``, what is released where a sum is given up."""
+    ``lost_sum``, what is released where a sum is given up, and whether those who send zero add noise."""
 
     def __init__(
         self,
@@ -115,11 +126,13 @@ class IntegerRelease:
         tolerance: Tolerance | None = None,
         share_variance: Callable[[NoiseShare], int] = lambda share: share.variance,
         lost_sum: LostSum = empty_sum,
+        zeros_add_noise: bool = True,
     ) -> None:
         self._plan, self._assignment, self._updates, self._seed = plan, assignment, updates, seed
         self._tolerance = tolerance or every_size_complete()
         self._planned = _planned_once(plan, num_params, self._tolerance)
-        self._share_variance, self._lost_sum = share_variance, lost_sum
+        self._share_variance, self._lost_sum, self._zeros_add_noise = share_variance, lost_sum, zeros_add_noise
+        self._attempts = 1 if plan.is_rotation else MAX_ATTEMPTS
 
     def __call__(self, state: TrainingState, clients: IntArray) -> SeenByTheServer:
         """One integer sum for each planned one."""
@@ -127,14 +140,28 @@ class IntegerRelease:
         sums = []
         for planned in self._planned:
             cohort = [int(client) for client in clients if assignment[client] in planned.groups]
-            course = course_of(cohort, tolerance=self._tolerance, seed=seed, round_number=round_number)
+            course = course_of(
+                cohort,
+                tolerance=self._tolerance,
+                seed=seed,
+                round_number=round_number,
+                smallest=self._smallest(planned),
+                attempts=self._attempts,
+            )
             sums.append(_Sum(planned, course, self._tolerance, seed=seed, round_number=round_number))
         sum_of = {client: one for one in sums for client in one.course.arrived}
+        sent_zero = set(sum_of)
         for chunk, moved in self._updates(state, np.array(sorted(sum_of), dtype=np.int64)):
             for client, row in zip(chunk.tolist(), moved, strict=True):
                 one = sum_of[client]
+                sent_zero.discard(client)
                 values = encode(row.numpy(), one.planned.encoding(int(assignment[client])))
                 one.contribute(client, values, variance=self._share_variance(one.share))
+        if self._plan.is_rotation and self._zeros_add_noise:
+            for client in sorted(sent_zero):
+                one = sum_of[client]
+                zero = np.zeros(one.planned.num_params, dtype=np.int64)
+                one.contribute(client, zero, variance=self._share_variance(one.share))
         released = [one.released(self._lost_sum) for one in sums]
         return SeenByTheServer(
             sums=[torch.from_numpy(total) for total, _ in released],
@@ -142,6 +169,11 @@ class IntegerRelease:
             clients=clients,
             cohort=cohort_sizes(self._plan, assignment, clients),
         )
+
+    def _smallest(self, planned: PlannedSum) -> int:
+        """In a rotation what the plan says, of those whom the sum asks; else anybody."""
+        groups = [self._plan.groups[number] for number in planned.groups]
+        return smallest_roster(self._plan, groups) if self._plan.is_rotation else 1
 
 
 class _Sum:
@@ -156,7 +188,7 @@ class _Sum:
         )
         self._total = np.zeros(planned.num_params, dtype=np.uint32)
         self._seen = np.zeros(planned.num_params, dtype=np.uint32)
-        self._to_hide = 0
+        self._hidden: frozenset[int] = frozenset()
         if course.arrived:
             self.share = noise_share(
                 total_variance=planned.noise_variance,
@@ -164,7 +196,8 @@ class _Sum:
                 tolerance=tolerance,
                 num_params=planned.num_params,
             )
-            self._to_hide = min(len(course.arrived), self.share.smallest_survivors) - self.share.colluders
+            to_hide = min(len(course.arrived), self.share.smallest_survivors) - self.share.colluders
+            self._hidden = frozenset(course.arrived[:to_hide])
 
     def contribute(self, client: int, values: NDArray[np.int64], *, variance: int) -> None:
         """A client's update on the grid, and its share of the noise."""
@@ -173,7 +206,7 @@ class _Sum:
         )
         noisy = (values + noise).astype(np.uint32)
         self._total += noisy
-        self._seen += noisy if client in self.course.arrived[: self._to_hide] else values.astype(np.uint32)
+        self._seen += noisy if client in self._hidden else values.astype(np.uint32)
 
     def released(self, lost_sum: LostSum) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What everybody sees, and what the server does."""

@@ -208,7 +208,11 @@ class AuditedGroup:
         return 0 if self.plan.release == "pooled" else self.group_index
 
     def claims(self) -> dict[str, tuple[CurveFamily, float]]:
-        """For both views its curves, and the epsilon that the plan claims at the group's delta."""
+        """For both views its curves, and the epsilon that the plan claims at the group's delta. In a rotation they are
+        the same: the server knows who was asked, as everybody does, and not the coins."""
+        if self.plan.is_rotation:
+            both = ReleaseFamily(mechanism=self.mechanism, delta=self.group.delta)
+            return {"release": (both, self.group.epsilon_release), "server": (both, self.group.epsilon_server)}
         server = ServerFamily(
             mechanism=self.mechanism, delta=self.group.delta, max_participations=self.plan.max_participations
         )

@@ -5,7 +5,9 @@ divided by the planned noise std. A canary that takes part moves it by 1 / noise
 
   release   the log likelihood ratio of a mixture: in each round the canary took part with probability q, or did not.
             By Neyman and Pearson no other test of the released sums does better, if the mechanism is the planned one.
+            In a rotation only the rounds count for which it was asked, and the server can do no better.
   server    the same where the rounds are known: a plain sum over them.
+  one coin  for a rotation whose client does not toss again: it took part in all rounds it was asked for, or in none.
   repeat    for a mechanism that is not the planned one: how far the coordinate jumps between rounds whose noise looks
             alike. Where a noise key was used twice, the noise cancels.
 
@@ -21,7 +23,7 @@ import numpy as np
 
 from gdpfed.audit.privacy_curves import BoolArray, FloatArray
 
-__all__ = ["release_scores", "repeat_scores", "server_scores"]
+__all__ = ["one_coin_scores", "release_scores", "repeat_scores", "server_scores"]
 
 # Rounds whose noise correlates more than this over 100 canaries or more do not do so by chance (1e-6).
 _ALIKE = 0.5
@@ -29,13 +31,31 @@ _ALIKE = 0.5
 _MOST_ROUNDS = 200
 
 
-def release_scores(sums: FloatArray, *, noise_multiplier: float, sampling_rate: float) -> FloatArray:
-    """log of the probability inside over that outside, by canary; ``sums`` (rounds, canaries) in noise stds."""
+def release_scores(
+    sums: FloatArray,
+    *,
+    noise_multiplier: float,
+    sampling_rate: float | FloatArray,
+    asked: BoolArray | None = None,
+) -> FloatArray:
+    """log of the probability inside over that outside, by canary; ``sums`` (rounds, canaries) in noise stds.
+
+    Only rounds count for which a canary was ``asked``, by default all. The rate may be each round's and canary's own.
+    """
     shift = 1 / noise_multiplier
     ratios: FloatArray = shift * sums - shift**2 / 2
-    if sampling_rate < 1:
-        ratios = np.logaddexp(math.log1p(-sampling_rate), math.log(sampling_rate) + ratios)
-    total: FloatArray = ratios.sum(axis=0)
+    # At a rate of 1 the logarithm of 0 counts for nothing, as it should.
+    with np.errstate(divide="ignore"):
+        ratios = np.logaddexp(np.log1p(-np.asarray(sampling_rate)), np.log(sampling_rate) + ratios)
+    total: FloatArray = (ratios if asked is None else np.where(asked, ratios, 0.0)).sum(axis=0)
+    return total
+
+
+def one_coin_scores(sums: FloatArray, *, noise_multiplier: float, sampling_rate: float, asked: BoolArray) -> FloatArray:
+    """The same where one coin decides for all rounds that a canary is asked for."""
+    all_of_them = server_scores(sums, asked, noise_multiplier=noise_multiplier)
+    with np.errstate(divide="ignore"):
+        total: FloatArray = np.logaddexp(np.log1p(-sampling_rate), math.log(sampling_rate) + all_of_them)
     return total
 
 

@@ -10,10 +10,11 @@ from typer import Argument, Option
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, print_plan, say, table
 from gdpfed.planning.people import check_budgets
+from gdpfed.planning.plan import ADJACENCIES
 from gdpfed.planning.plan_file import load_plan, plan_as_json, plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.account import account
-from gdpfed.privacy.accountant import ADJACENCY, accountant_version
+from gdpfed.privacy.accountant import accountant_version
 from gdpfed.privacy.rounding import delta_up, finite, rounded_up
 from gdpfed.tasks.task import load_task
 
@@ -32,6 +33,13 @@ def account_command(
     epsilon: Annotated[float | None, Option(help="Budget.")] = None,
     max_participations: Annotated[int | None, options.option(PlanSettings, "max_participations")] = None,
     accountant: Annotated[str, options.option(PlanSettings, "accountant")] = "pld",
+    against: Annotated[
+        str,
+        Option(
+            help="'models', or 'server': --rate is then a client's own secret coin and --rounds how often it is asked, "
+            "and one epsilon holds against whoever sees the models and the server."
+        ),
+    ] = "models",
     as_json: options.Json = False,
 ) -> None:
     """What a mechanism costs, or what a budget allows.
@@ -47,7 +55,9 @@ def account_command(
         epsilon=epsilon,
         max_participations=max_participations,
         accountant=accountant,
+        against=against,
     )
+    adjacency = ADJACENCIES["rotation" if result.is_rotation else "poisson"]
     computed = _NAMES.get(result.computed, result.computed)
     mechanism, server = result.mechanism, result.server
     if as_json:
@@ -60,7 +70,8 @@ def account_command(
                 "delta": delta,
                 "accountant": accountant,
                 "accountant_version": accountant_version(),
-                "adjacency": ADJACENCY,
+                "adjacency": adjacency,
+                "against": against,
                 "epsilon": epsilon,
                 "epsilon_release": finite(result.epsilon_release),
                 "epsilon_server": finite(server.epsilon_max),
@@ -75,18 +86,26 @@ def account_command(
         return
     noise, released = mechanism.noise_multiplier, rounded_up(result.epsilon_release, 6)
     rows = {
-        "sampling rate": f"{mechanism.sampling_rate:.6g}",
+        "coin" if result.is_rotation else "sampling rate": f"{mechanism.sampling_rate:.6g}",
         "noise multiplier": f"{noise:.6f} (squared {noise**2:.6f})",
-        "rounds": f"{mechanism.num_rounds:,}",
-        "epsilon release": f"{released}  against whoever sees only the released models",
-        "epsilon server, mean": f"{rounded_up(server.epsilon_mean)}  after {server.mean_participations} participations",
-        "epsilon server, p99": f"{rounded_up(server.epsilon_p99)}  after {server.p99_participations}",
-        "epsilon server, most": f"{rounded_up(server.epsilon_max)}  after {server.max_participations}",
+        "asks" if result.is_rotation else "rounds": f"{mechanism.num_rounds:,}",
     }
+    if result.is_rotation:
+        rows["epsilon, both"] = f"{released}  against whoever sees the released models, and the server"
+        rows["not hidden"] = "being enrolled, and when one is asked"
+    else:
+        rows |= {
+            "epsilon release": f"{released}  against whoever sees only the released models",
+            "epsilon server, mean": f"{rounded_up(server.epsilon_mean)}  after {server.mean_participations} "
+            "participations",
+            "epsilon server, p99": f"{rounded_up(server.epsilon_p99)}  after {server.p99_participations}",
+            "epsilon server, most": f"{rounded_up(server.epsilon_max)}  after {server.max_participations}",
+        }
     if result.participations_within is not None:
         rows["within the budget against the server"] = f"{result.participations_within} participations"
-    heading = f"{computed.replace('_', '-')} computed; delta = {delta_up(delta)}, {ADJACENCY.replace('-', ' ')}, "
-    console().print(table(f"{heading}Poisson sampling, {accountant}", ["", "value"], rows.items(), folded=["value"]))
+    heading = f"{computed.replace('_', '-')} computed; delta = {delta_up(delta)}, {adjacency.replace('-', ' ')}, "
+    sampling = "a secret coin at each ask" if result.is_rotation else "Poisson sampling"
+    console().print(table(f"{heading}{sampling}, {accountant}", ["", "value"], rows.items(), folded=["value"]))
 
 
 def verify(

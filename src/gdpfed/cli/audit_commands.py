@@ -1,7 +1,6 @@
 """`gdpfed audit`."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import console, rounded_up, say, table, tell
+from gdpfed.cli.show import console, doing, rounded_up, say, table, tell
 from gdpfed.config import parse_toml, read_toml
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
@@ -60,7 +59,8 @@ def audit(
     """Try to break a plan's promises, with canary clients on the real path.
 
     Every claim is held against what two adversaries can tell of clients that were there or not: whoever sees the
-    released sums, and the server, which also knows who took part. Exit code 1 if one is false.
+    released sums, and the server, which also knows who took part, or in a plan against the server who was asked. Exit
+    code 1 if one is false.
     """
     for package, extra in (("torch", "torch"), ("cryptography", "secure")):
         options.need(package, extra=extra, purpose="an audit")
@@ -89,7 +89,7 @@ def audit(
             alpha=alpha,
             num_workers=workforce.workers or os.cpu_count() or 1,
             data_dir=workforce.data_dir,
-            watch=lambda done: _doing(f"round {done} of {plan.num_rounds}"),
+            watch=lambda done: doing(f"round {done} of {plan.num_rounds}"),
         )
         content = report.as_json()
         if not as_json:
@@ -105,7 +105,7 @@ def audit(
             dropout=dropout,
             colluders=colluders,
             with_controls=controls,
-            say=_doing,
+            say=doing,
         )
         picture = None
         if plot is not None:
@@ -136,13 +136,6 @@ def _planned(source: str, asked: options.Asked) -> tuple[Task | None, Plan, str]
     return task, make_plan(task.budgets, task.settings), task.title
 
 
-def _doing(what: str) -> None:
-    """On a terminal, one line that is overwritten; an empty one clears it."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{what}")
-        sys.stderr.flush()
-
-
 def _down(value: float) -> str:
     """A lower bound, never overstated."""
     return f"{int(value * 100) / 100:.2f}"
@@ -161,6 +154,8 @@ _VIEWS = {
     "losses": "sees lost sums",
     "lies": "server and a colluder lie",
 }
+# In a rotation it knows who was asked, as everybody does, and not the coins.
+_ROTATION_VIEWS = _VIEWS | {"server": "the server"}
 # They say nothing about noise.
 _WITHOUT_NOISE = ("others", "losses")
 
@@ -178,12 +173,13 @@ def _bounds(finding: "CanaryFinding | OneRunFinding | None") -> str:
 
 
 def _show(report: "AuditReport", title: str, picture: str | None) -> None:
-    _doing("")
+    doing("")
+    views = _ROTATION_VIEWS if report.sampling == "rotation" else _VIEWS
     rows = []
     for row in report.rows:
         shows = "" if row.visible_noise is None else _noise(row.visible_noise)
         found = [*_cells(row.finding, row.view), _bounds(row.tight), shows, _VERDICT[row.finding.contradicts]]
-        rows.append([row.group, row.mechanism, _VIEWS[row.view], *found])
+        rows.append([row.group, row.mechanism, views[row.view], *found])
     heading = (
         f"{title}: {report.method}, {report.num_rounds} rounds, {report.num_canaries:,} canaries a group; integer "
         f"sums with dropout {report.dropout:g}, colluders {report.colluders:g}"
@@ -191,8 +187,10 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
     console().print(table(heading, ["group", "sums", "adversary", *_FOUND, "tight", "shows", ""], rows))
     say(
         "claim: epsilon of the plan at its delta; at least: the lower bound, for any mechanism (Clopper-Pearson)",
-        "curve: epsilon by the whole curve of noise, rate and rounds, for the server at as many participations as the "
-        "coins give;",
+        "curve: epsilon by the whole curve of noise, coin and asks, against both;"
+        if report.sampling == "rotation"
+        else "curve: epsilon by the whole curve of noise, rate and rounds, for the server at as many participations as "
+        "the coins give;",
         "at least, noise at most: what the outcome leaves of it, in epsilon and in planned noise",
         "tight: both lower bounds of a faultless mechanism at this size; shows: noise as low as this would be flagged",
         f"alpha = {report.alpha:g} for the whole report ({report.alpha_each:.1e} a claim); seed {report.seed}; "
@@ -202,7 +200,7 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
         rows = []
         for control in report.controls:
             seen = "flagged" if control.flagged else "NOT SEEN"
-            rows.append([control.name, _VIEWS[control.view], *_cells(control.finding, control.view), seen])
+            rows.append([control.name, views[control.view], *_cells(control.finding, control.view), seen])
         heading = f"Known mistakes, in {report.controls[0].group}"
         console().print(table(heading, ["mistake", "seen by", *_FOUND, ""], rows))
         if not report.is_sighted:
@@ -212,19 +210,21 @@ def _show(report: "AuditReport", title: str, picture: str | None) -> None:
 
 
 def _show_training(report: "TrainingAudit") -> None:
-    _doing("")
+    doing("")
+    views = _ROTATION_VIEWS if report.sampling == "rotation" else _VIEWS
     rows = []
     for view, finding in report.findings.items():
         guesses = f"{finding.num_right} of {finding.num_guesses}"
         found = [*_cells(finding, view), guesses, _bounds(report.tight[view]), _VERDICT[finding.contradicts]]
-        rows.append([_VIEWS[view], *found])
+        rows.append([views[view], *found])
     heading = (
         f"{report.title}: {report.method}, one training of {report.num_rounds} rounds, {report.num_canaries:,} "
         f"canaries ({report.num_inside} inside) in {report.group}"
     )
     console().print(table(heading, ["adversary", *_FOUND, "right guesses", "tight", ""], rows))
     say(
-        f"claim: epsilon of the plan at delta = {delta_up(report.delta)}; curve: by noise, rate and rounds; "
+        f"claim: epsilon of the plan at delta = {delta_up(report.delta)}; curve: by noise, "
+        f"{'coin and asks' if report.sampling == 'rotation' else 'rate and rounds'}; "
         f"tight: of a faultless mechanism",
         f"alpha = {report.alpha:g} for the whole report; seed {report.seed}; accuracy with canaries "
         f"{report.accuracy:.2f} %; {report.seconds:.0f} s",

@@ -1,4 +1,4 @@
-"""`gdpfed plan` and `gdpfed plan compare`."""
+"""`gdpfed plan`, `gdpfed plan compare` and `gdpfed plan frontier`."""
 
 import csv
 import io
@@ -13,10 +13,21 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gdpfed.cli import options
-from gdpfed.cli.show import print_comparison, print_json, print_plan, print_table, say
+from gdpfed.cli.show import (
+    console,
+    doing,
+    print_comparison,
+    print_json,
+    print_plan,
+    print_table,
+    rounded_up,
+    say,
+    table,
+)
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
-from gdpfed.planning.methods import check_method, for_method, make_plan
+from gdpfed.planning.asks import Frontier
+from gdpfed.planning.methods import check_method, for_method, make_plan, plan_frontier
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_as_json, save_plan
@@ -42,7 +53,7 @@ class _PlanGroup(TyperGroup):
 plan_app = typer.Typer(cls=_PlanGroup, help="Plan the privacy of a federated training.", add_completion=False)
 
 
-@plan_app.command("of", epilog="See also: gdpfed plan compare --help")
+@plan_app.command("of", epilog="See also: gdpfed plan compare --help, gdpfed plan frontier --help")
 @options.with_settings(PlanSettings)
 def of(
     asked: options.Asked,
@@ -185,3 +196,87 @@ def compare(
         print_json({source: [plan_as_json(plan) for plan in plans] for source, plans in compared.items()})
     elif plot is not None:
         say(f"picture: {plot}")
+
+
+@plan_app.command()
+@options.with_settings(PlanSettings, without=["against", "asks", "trainings", "max_participations"])
+def frontier(
+    asked: options.Asked,
+    source: Annotated[str, Argument(help="A preset, file or text, as for gdpfed plan.")],
+    plot: Annotated[Path | None, Option(help="Draw asks against trainings (.png, .svg, .pdf).")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """What a promise costs that holds against the server: asks against trainings, at equal signal-to-noise.
+
+    Each row is a plan that gdpfed plan --against server --asks K --trainings M makes.
+    """
+    task = asked.task(source)
+    doing(f"{task.title}: the plan against models")
+    found = plan_frontier(
+        task.budgets,
+        task.settings,
+        watch=lambda point: doing(f"{task.title}: {point.asks} asks, {point.trainings:.2f} trainings"),
+    )
+    doing("")
+    if plot is not None:
+        from gdpfed.report.pictures import plot_frontier, save_figure
+
+        save_figure(plot_frontier(found, title=task.title), plot)
+    if as_json:
+        print_json(_frontier_as_json(found))
+        return
+    _print_frontier(found, title=task.title, ask_cost=task.settings.ask_cost)
+    if plot is not None:
+        say(f"picture: {plot}")
+
+
+def _coins(plan: Plan) -> tuple[float, float]:
+    rates = [group.sampling_rate for group in plan.groups]
+    return min(rates), max(rates)
+
+
+_FRONTIER = ("against", "asks", "trains", "cost", "coins %", "signal/noise", "eps server")
+
+
+def _print_frontier(found: Frontier, *, title: str, ask_cost: float) -> None:
+    today, cheapest = found.against_models, found.cheapest
+
+    def row(against: str, asks: str, cost: float, plan: Plan) -> list[str]:
+        coins = "-".join(dict.fromkeys(f"{100 * coin:.1f}" for coin in _coins(plan)))
+        epsilons = " ".join(rounded_up(group.epsilon_server, 1) for group in plan.groups)
+        figures = (f"{plan.trainings:.2f}", f"{cost:.2f}", coins, f"{plan.signal_to_noise:.2f}", epsilons)
+        return [against, asks, *figures]
+
+    # Against models whoever is asked trains.
+    rows = [row("models", "", today.trainings * (1 + ask_cost), today)]
+    rows += [
+        row("server *" if point is cheapest else "server", str(point.asks), point.cost, point.plan)
+        for point in found.points
+    ]
+    heading = f"{title}: {today.method}, {today.num_rounds} rounds, {today.num_clients:,} clients"
+    console().print(table(heading, _FRONTIER, rows, folded=["eps server"]))
+    say(
+        f"of one client in the whole run; cost: a training is 1, an ask {ask_cost:g} (--ask-cost)",
+        "eps server: against the server, for who takes part most often; by group",
+        f"* the cheapest: gdpfed plan ... --against server --asks {cheapest.asks} --trainings {cheapest.trainings:.4g}",
+    )
+
+
+def _frontier_as_json(found: Frontier) -> dict[str, Any]:
+    def plain(plan: Plan) -> dict[str, Any]:
+        coins = dict(zip(("smallest_coin", "largest_coin"), _coins(plan), strict=True))
+        epsilons = [group.epsilon_server for group in plan.groups]
+        return {
+            "trainings": plan.trainings,
+            "signal_to_noise": plan.signal_to_noise,
+            **coins,
+            "epsilon_server": epsilons,
+        }
+
+    return {
+        "against_models": plain(found.against_models),
+        "frontier": [
+            {"asks": point.asks, "cost": point.cost, "cheapest": point is found.cheapest, **plain(point.plan)}
+            for point in found.points
+        ],
+    }

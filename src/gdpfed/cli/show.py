@@ -14,11 +14,11 @@ from rich.table import Table
 
 from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
-from gdpfed.privacy.accountant import ADJACENCY
 from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
 
 __all__ = [
-    "console", "print_comparison", "print_json", "print_plan", "print_table", "rounded_up", "say", "table", "tell",
+    "console", "doing", "print_comparison", "print_json", "print_plan", "print_table", "rounded_up", "say", "table",
+    "tell",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -42,6 +42,13 @@ def say(*lines: object) -> None:
     """Lines on standard output, whole also where the terminal is narrower."""
     for line in lines:
         console().print(str(line), soft_wrap=True)
+
+
+def doing(what: str) -> None:
+    """On a terminal, one line that is overwritten; an empty one clears it."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{what}")
+        sys.stderr.flush()
 
 
 def tell(as_json: bool, content: Any, *lines: object) -> None:
@@ -72,57 +79,92 @@ def print_table(
     console().print(table(title, list(columns), cells, folded=folded))
 
 
-_MECHANISM: dict[str, Callable[[Group], str]] = {
-    "group": lambda group: group.name,
-    "clients": lambda group: f"{group.num_clients:,}",
-    "budget": lambda group: f"{group.epsilon:g}" if group.is_private else "none",
-    "rate %": lambda group: f"{100 * group.sampling_rate:.3f}",
-    "cohort": lambda group: f"{group.expected_cohort:.2f}",
-    "noise x": lambda group: f"{group.noise_multiplier:.4f}",
-    "squared": lambda group: f"{group.noise_multiplier**2:.4f}",
-    "keep": lambda group: f"{group.keep_fraction:.4g}",
-}
+def _in_parts(heading: str, parts: Mapping[str, Mapping[str, Callable[[_T], str]]], rows: Sequence[_T]) -> None:
+    """One table where the terminal is wide enough, else one for each part, all with the first column of the first."""
+    if console().width >= _WIDE:
+        print_table(heading, {name: cell for columns in parts.values() for name, cell in columns.items()}, rows)
+        return
+    say(heading)
+    first = dict([next(iter(next(iter(parts.values())).items()))])
+    for title, columns in parts.items():
+        print_table(title, first | dict(columns), rows)
 
 
 def print_plan(plan: Plan, *, title: str) -> None:
     """A plan: its mechanism, what it costs against whom, and what to know before trusting it."""
-    costs: dict[str, Callable[[Group], str]] = {
-        "weight": lambda group: f"{group.weight:.2e}",
+    rotating: dict[str, Callable[[Group], str]] = {
+        "coin %": lambda group: f"{100 * group.sampling_rate:.3f}",
+        "asked": lambda group: f"{group.asked * group.num_clients:.1f}",
+    }
+    rates: dict[str, Callable[[Group], str]] = {"rate %": lambda group: f"{100 * group.sampling_rate:.3f}"}
+    # Where there is room for it in 80 columns.
+    keep: dict[str, Callable[[Group], str]] = {"keep": lambda group: f"{group.keep_fraction:.4g}"}
+    mechanism: dict[str, Callable[[Group], str]] = {
+        "group": lambda group: group.name,
+        "clients": lambda group: f"{group.num_clients:,}",
+        "budget": lambda group: f"{group.epsilon:g}" if group.is_private else "none",
+        **(rotating if plan.is_rotation else rates),
+        "cohort": lambda group: f"{group.expected_cohort:.2f}",
+        "noise x": lambda group: f"{group.noise_multiplier:.4f}",
+        "squared": lambda group: f"{group.noise_multiplier**2:.4f}",
+        **({} if plan.is_rotation else keep),
+    }
+    one_epsilon: dict[str, Callable[[Group], str]] = {"eps, both": lambda group: rounded_up(group.epsilon_release)}
+    two_epsilons: dict[str, Callable[[Group], str]] = {
         "eps release": lambda group: rounded_up(group.epsilon_release),
         "server mean": lambda group: rounded_up(plan.server_view(group).epsilon_mean, 2),
         "p99": lambda group: rounded_up(plan.server_view(group).epsilon_p99, 2),
         "most": lambda group: rounded_up(group.epsilon_server, 2),
+    }
+    costs: dict[str, Callable[[Group], str]] = {
+        **(keep if plan.is_rotation else {}),
+        "weight": lambda group: f"{group.weight:.2e}",
+        **(one_epsilon if plan.is_rotation else two_epsilons),
         "waste": lambda group: f"{group.mean_waste:.3g}/{group.max_waste:.3g}",
     }
     heading = f"{title}: {plan.method}, {plan.num_rounds} rounds, {plan.num_clients:,} clients, {plan.release} sums"
-    if console().width >= _WIDE:
-        print_table(heading, _MECHANISM | costs, plan.groups)
-    else:
-        say(heading)
-        print_table("the mechanism", _MECHANISM, plan.groups)
-        print_table("what it costs", {"group": _MECHANISM["group"], **costs}, plan.groups)
+    _in_parts(heading, {"the mechanism": mechanism, "what it costs": costs}, plan.groups)
     say(*_footnotes(plan))
+
+
+def _against_both(plan: Plan) -> list[str]:
+    """What to know about the one epsilon of a rotation."""
+    return [
+        f"eps, both: promised against {plan.adversary}",
+        "neighbours: one client's updates replaced by zero; not hidden: being enrolled, and when one is asked",
+        f"each client is asked {plan.num_releases} times in {plan.num_rounds} rounds (asked: a round), tosses a secret "
+        f"coin each time, and trains {plan.trainings:.3g} times on average (cohort: a round)",
+    ]
+
+
+def _against_each(plan: Plan) -> list[str]:
+    """What to know about two epsilons."""
+    views = [(group.name, plan.server_view(group)) for group in plan.groups]
+    participations = "; ".join(
+        f"{name}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
+        for name, view in views
+    )
+    return [
+        "eps release: against whoever sees only the released models",
+        "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
+        f"largest number of participations ({participations})",
+    ]
 
 
 def _footnotes(plan: Plan) -> list[str]:
     lines = []
     if plan.is_private:
-        views = [(group.name, plan.server_view(group)) for group in plan.groups]
-        participations = "; ".join(
-            f"{name}: {view.mean_participations}, {view.p99_participations}, {view.max_participations}"
-            for name, view in views
-        )
+        sampling = "a secret coin at each ask" if plan.is_rotation else "Poisson sampling"
         lines += [
-            f"epsilons at delta = {_deltas(plan.groups)}, {ADJACENCY.replace('-', ' ')}, Poisson sampling, "
+            f"epsilons at delta = {_deltas(plan.groups)}, {plan.adjacency.replace('-', ' ')}, {sampling}, "
             f"{plan.accountant} ({plan.accountant_version})",
-            "eps release: against whoever sees only the released models",
-            "server: epsilon against the server, which knows who took part; for the mean, the 99th percentile and the "
-            f"largest number of participations ({participations})",
+            *(_against_both(plan) if plan.is_rotation else _against_each(plan)),
         ]
         if plan.system_guarantee is not None:
             lines.append(f"system: {_guarantee(plan.system_guarantee)}")
         if plan.person_guarantee is not None:
-            lines.append(f"person: {_guarantee(plan.person_guarantee)}; by PLD, one noise draw shared within a sum")
+            how = "one client after the other" if plan.is_rotation else "by PLD, one noise draw shared within a sum"
+            lines.append(f"person: {_guarantee(plan.person_guarantee)}; {how}")
         lines.append(
             f"signal-to-noise {plan.signal_to_noise:.2f} a round; step {plan.step_size:.4f}; noise variance at equal "
             f"step {plan.noise_at_equal_step:.4g} (the paper's Lambda: {plan.paper_noise_magnitude:.4g}); "
@@ -172,24 +214,43 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
     def by_group(cell: Callable[[Plan, Group], str]) -> Callable[[Plan], str]:
         return lambda plan: " ".join(cell(plan, group) for group in plan.groups)
 
-    columns: dict[str, Callable[[Plan], str]] = {
+    has_rotations = any(plan.is_rotation for plan in plans)
+    asking: dict[str, Callable[[Plan], str]] = {
+        "asks": lambda plan: "" if plan.asks is None else str(plan.asks),
+        "trains": lambda plan: f"{plan.trainings:.2f}",
+    }
+    figures: dict[str, Callable[[Plan], str]] = {
         "method": lambda plan: plan.method,
         "signal/noise": lambda plan: f"{plan.signal_to_noise:.2f}",
         "step": lambda plan: f"{plan.step_size:.3f}",
         "noise": lambda plan: f"{plan.noise_at_equal_step:.4f}",
         "Lambda": lambda plan: f"{plan.paper_noise_magnitude:.3f}",
-        "rates %": by_group(lambda _, group: f"{100 * group.sampling_rate:.2f}"),
+        **(asking if has_rotations else {}),
+    }
+    by_groups: dict[str, Callable[[Plan], str]] = {
+        "coins %" if has_rotations else "rates %": by_group(lambda _, group: f"{100 * group.sampling_rate:.2f}"),
         "noise x": by_group(lambda _, group: f"{group.noise_multiplier:.3f}"),
+    }
+    one_epsilon: dict[str, Callable[[Plan], str]] = {
+        "eps, both": by_group(lambda _, group: rounded_up(group.epsilon_release, 3))
+    }
+    two_epsilons: dict[str, Callable[[Plan], str]] = {
         "eps release": by_group(lambda _, group: rounded_up(group.epsilon_release, 3)),
         "eps server p99": by_group(lambda plan, group: rounded_up(plan.server_view(group).epsilon_p99, 1)),
     }
     first = plans[0]
-    print_table(
-        f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}", columns, plans
+    _in_parts(
+        f"{title}: {first.num_rounds} rounds, {first.num_clients:,} clients, {first.accountant}",
+        {"figures": figures, "by group": by_groups | (one_epsilon if has_rotations else two_epsilons)},
+        plans,
     )
+    rotation = next((plan for plan in plans if plan.is_rotation), first)
+    delta = f"epsilons at delta = {_deltas(group for plan in plans for group in plan.groups)}, "
     say(
         "noise: variance at equal step, comparable across methods; Lambda: as the paper prints it, on two scales",
-        f"epsilons at delta = {_deltas(group for plan in plans for group in plan.groups)}, "
-        f"{ADJACENCY.replace('-', ' ')}; release: against whoever sees only the models; "
+        f"{delta}{rotation.adjacency.replace('-', ' ')}; both: against {rotation.adversary}; not hidden: being "
+        "enrolled, and when one is asked"
+        if has_rotations
+        else f"{delta}{first.adjacency.replace('-', ' ')}; release: against whoever sees only the models; "
         f"server p99: against the server, for 99 in 100 clients",
     )

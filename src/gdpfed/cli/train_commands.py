@@ -101,7 +101,8 @@ def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> tuple[dic
     }
     costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
     where = "" if run.ledger is None else ", over all runs of the ledger"
-    told = f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon (release) {costs}{where}"
+    against = "models and server" if run.plan.is_rotation else "release"
+    told = f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon ({against}) {costs}{where}"
     return content, told, f"see it with: gdpfed show {run.path}"
 
 
@@ -199,7 +200,9 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         "picture": saved,
     }
     if not as_json:
-        epsilons = {curve.method: curve.epsilons for curve in reversed(drawn) if curve.is_finished}
+        epsilons = {(curve.method, curve.against): curve.epsilons for curve in reversed(drawn) if curve.is_finished}
+        has_rotations = any(one.against == "server" for one in results)
+        against: dict[str, Callable[[MethodResult], str]] = {"against": lambda one: one.against}
         columns: dict[str, Callable[[MethodResult], str]] = {
             "method": lambda one: f"{one.method} ({one.weights})" if one.weights else one.method,
             "task": lambda one: one.title,
@@ -207,8 +210,9 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
             "mean": lambda one: f"{one.mean:.2f}",
             "std": lambda one: "" if one.std is None else f"{one.std:.2f}",
             "paper": lambda one: "" if one.paper is None else f"{one.paper:.2f}",
-            "epsilon (release)": lambda one: " ".join(
-                "none" if epsilon is None else rounded_up(epsilon, 3) for epsilon in epsilons[one.method]
+            **(against if has_rotations else {}),
+            "epsilon" if has_rotations else "epsilon (release)": lambda one: " ".join(
+                "none" if epsilon is None else rounded_up(epsilon, 3) for epsilon in epsilons[one.method, one.against]
             ),
         }
         print_table("Test accuracy (%)", columns, results)
@@ -219,4 +223,6 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         if not curve.is_finished
     ]
     drawing = f"picture: {saved}" if saved else "no picture: pip install 'gdpfed[plots]' to draw it"
+    if any(curve.against == "server" for curve in drawn):
+        lines.append("against server: the epsilon holds against whoever sees the models, and the server")
     tell(as_json, content, *lines, stamp, drawing)

@@ -20,13 +20,15 @@ from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 
-__all__ = ["FrontierPoint", "balanced", "frontier"]
+__all__ = ["Frontier", "FrontierPoint", "balanced", "frontier"]
 
 # Trainings are found to this relative precision, on the upper side.
 _PRECISION = 2e-3
 _GROWTH = 1.25
 # A frontier's numbers of asks: so many for each doubling.
 _EACH_DOUBLING = 3
+
+NO_POINT = "the plan against models has more signal-to-noise than any against the server: state asks and trainings"
 
 PlanOf = Callable[[PlanSettings], Plan]
 
@@ -39,6 +41,19 @@ class FrontierPoint:
     trainings: float
     cost: float
     plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """The plan against models, and plans against the server of the same signal-to-noise, from many asks to few."""
+
+    against_models: Plan
+    points: tuple[FrontierPoint, ...]
+
+    @property
+    def cheapest(self) -> FrontierPoint:
+        """What is recommended for the stated cost of an ask."""
+        return min(self.points, key=lambda point: point.cost)
 
 
 def balanced(settings: PlanSettings, plan_of: PlanOf) -> PlanSettings:
@@ -66,9 +81,7 @@ def balanced(settings: PlanSettings, plan_of: PlanOf) -> PlanSettings:
             break
         best = point
     if best is None:
-        raise InputError(
-            "the plan against models has more signal-to-noise than any against the server: state trainings"
-        )
+        raise InputError(NO_POINT)
     return _stated(settings, best.asks, best.trainings)
 
 

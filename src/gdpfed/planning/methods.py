@@ -22,7 +22,7 @@ Guarantees (tests of the same name):
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,7 +46,7 @@ from gdpfed.privacy.calibrate import noise_multiplier_for
 # Of those asked: with fewer in a sum the noise of the others would have to be larger.
 _MIN_ROSTER = 0.5
 
-__all__ = ["METHODS", "Choices", "check_method", "for_method", "make_plan", "two_means_split"]
+__all__ = ["METHODS", "Choices", "check_method", "for_method", "make_plan", "plan_frontier", "two_means_split"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,26 @@ def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
     if METHODS[check_method(settings.method)].is_private:
         settings = asks.balanced(settings, lambda stated: _planned(budgets, stated))
     return _planned(budgets, settings)
+
+
+def plan_frontier(
+    budgets: Budgets, settings: PlanSettings, *, watch: Callable[[asks.FrontierPoint], None] = lambda _: None
+) -> asks.Frontier:
+    """For each number of asks the fewest trainings that keep the signal-to-noise of the plan against models: what
+    hiding from the server costs. ``watch`` is told every point when it is found; stated asks and trainings are left
+    out of account."""
+    if not METHODS[check_method(settings.method)].is_private:
+        raise InputError(f"{settings.method} has no privacy, and nothing to hide: take another method")
+    unstated = dataclasses.replace(settings, against="server", asks=None, trainings=None)
+    points = []
+    for point in asks.frontier(unstated, lambda stated: _planned(budgets, stated)):
+        points.append(point)
+        watch(point)
+    if not points:
+        raise InputError(asks.NO_POINT)
+    return asks.Frontier(
+        against_models=_planned(budgets, dataclasses.replace(unstated, against="models")), points=tuple(points)
+    )
 
 
 def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:

@@ -55,7 +55,7 @@ from gdpfed.privacy.accountant import (
     check_promises_something,
     epsilon_of,
 )
-from gdpfed.privacy.adversaries import ServerView, server_view
+from gdpfed.privacy.adversaries import ServerView, asked_view, server_view
 from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
@@ -345,14 +345,7 @@ class Plan:
         mechanism = self.mechanism(group)
         if self.is_rotation:
             epsilon = epsilon_of(mechanism, delta=group.delta, accountant=self.accountant)
-            return ServerView(
-                mean_participations=self.num_releases,
-                p99_participations=self.num_releases,
-                max_participations=self.num_releases,
-                epsilon_mean=epsilon,
-                epsilon_p99=epsilon,
-                epsilon_max=epsilon,
-            )
+            return asked_view(epsilon=epsilon, num_asks=self.num_releases)
         return server_view(**vars(mechanism), delta=group.delta, max_participations=self.max_participations)
 
     @property

@@ -32,6 +32,12 @@ _HEADER = """\
 # epsilon_release is the cost against whoever sees only the released models; epsilon_server against the server, which
 # knows who took part, for a client that takes part as often as it can.
 """
+_ROTATION_HEADER = """\
+# A gdpfed plan: what is fixed, and public, before training starts. Made by a program and verified on load.
+# epsilon is what a group promises at its delta, against whoever sees the released models, and the server: between a
+# client and the same client with all of its updates replaced by zero. Each client is asked so often (asks), in a public
+# order, and tosses a secret coin each time (sampling_rate). Not hidden: being enrolled, and when one is asked.
+"""
 # Fields and figures of merit, in the order of the JSON.
 _SHOWN_IN_JSON = (
     "adjacency", "sampling", "accountant", "accountant_version", "num_clients", "num_rounds", "participation",
@@ -56,7 +62,7 @@ def _mapping(plan: Plan) -> dict[str, Any]:
 
 def plan_to_toml(plan: Plan) -> str:
     """The plan as TOML; floats are written so that they read back to the same bits."""
-    return _HEADER + tomli_w.dumps(_mapping(plan))
+    return (_ROTATION_HEADER if plan.is_rotation else _HEADER) + tomli_w.dumps(_mapping(plan))
 
 
 def plan_hash(plan: Plan) -> str:

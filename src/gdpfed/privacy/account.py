@@ -5,7 +5,7 @@ Place: over the accountant, the calibration and both adversaries; for whoever ha
 
 from dataclasses import dataclass
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, suggestion
 from gdpfed.privacy.accountant import (
     Accountant,
     SampledGaussian,
@@ -13,7 +13,7 @@ from gdpfed.privacy.accountant import (
     check_promises_something,
     epsilon_of,
 )
-from gdpfed.privacy.adversaries import ServerView, max_participations_for, server_view
+from gdpfed.privacy.adversaries import ServerView, asked_view, max_participations_for, server_view
 from gdpfed.privacy.calibrate import noise_multiplier_for, num_rounds_for, sampling_rate_for
 from gdpfed.privacy.rounding import allowance
 
@@ -25,7 +25,8 @@ class Account:
     """A mechanism and what it costs. ``computed`` names what was not given.
 
     ``epsilon`` is the budget, if one was given; ``participations_within`` then says how often a client may take part
-    before the server has learned as much.
+    before the server has learned as much. ``is_rotation``: rate and rounds are a client's own coin and its asks, and
+    one epsilon holds against both.
     """
 
     computed: str
@@ -36,6 +37,7 @@ class Account:
     epsilon_release: float
     server: ServerView
     participations_within: int | None
+    is_rotation: bool = False
 
 
 def account(
@@ -47,12 +49,22 @@ def account(
     epsilon: float | None = None,
     max_participations: int | None = None,
     accountant: str = "pld",
+    against: str = "models",
 ) -> Account:
     """What a mechanism costs; of rate, noise, rounds and epsilon the one that is missing is computed.
 
     With rate, noise and rounds, epsilon is what they cost; else it is the budget that the missing one is fitted to.
+    ``against="server"``: a client is asked ``num_rounds`` times, and tosses a secret coin of ``sampling_rate`` each
+    time.
     """
     judge = check_accountant(accountant)
+    if against not in ("models", "server"):
+        raise InputError(
+            f"expected against 'models' or 'server', got {against!r}{suggestion(against, ('models', 'server'))}"
+        )
+    is_rotation = against == "server"
+    if is_rotation and max_participations is not None:
+        raise InputError("expected no max_participations against the server: asks, in num_rounds, are the cap")
     parts = {
         "sampling_rate": sampling_rate,
         "noise_multiplier": noise_multiplier,
@@ -91,7 +103,8 @@ def account(
     mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
     check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
     within = None
-    if epsilon is not None:
+    released = epsilon_of(mechanism, delta=delta, accountant=judge)
+    if epsilon is not None and not is_rotation:
         within = max_participations_for(noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta)
     return Account(
         computed=missing[0],
@@ -99,13 +112,10 @@ def account(
         delta=delta,
         accountant=judge,
         epsilon=epsilon,
-        epsilon_release=epsilon_of(mechanism, delta=delta, accountant=judge),
-        server=server_view(
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            num_rounds=num_rounds,
-            delta=delta,
-            max_participations=max_participations,
-        ),
+        epsilon_release=released,
+        server=asked_view(epsilon=released, num_asks=num_rounds)
+        if is_rotation
+        else server_view(**vars(mechanism), delta=delta, max_participations=max_participations),
         participations_within=within,
+        is_rotation=is_rotation,
     )

@@ -46,6 +46,7 @@ from gdpfed.privacy.rounding import delta_up
 __all__ = [
     "LinkedSum",
     "ServerView",
+    "asked_view",
     "chained_epsilon",
     "max_participations_for",
     "person_epsilon",
@@ -85,6 +86,18 @@ class ServerView:
     epsilon_mean: float
     epsilon_p99: float
     epsilon_max: float
+
+
+def asked_view(*, epsilon: float, num_asks: int) -> ServerView:
+    """What the server learns where it asks everybody so often, and does not see the coins: as much as anybody does."""
+    return ServerView(
+        mean_participations=num_asks,
+        p99_participations=num_asks,
+        max_participations=num_asks,
+        epsilon_mean=epsilon,
+        epsilon_p99=epsilon,
+        epsilon_max=epsilon,
+    )
 
 
 def server_view(

@@ -20,11 +20,13 @@ _PAPER_TASKS = {"FMNIST": "fmnist", "SVHN": "svhn", "CIFAR-10": "cifar10", "Shak
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Accuracy against rounds, of one run; ``weights`` is empty for the method's own."""
+    """Accuracy against rounds, of one run; ``weights`` is empty for the method's own, ``against`` "models" or "server":
+    whom the epsilons hold against."""
 
     title: str
     method: str
     weights: str
+    against: str
     seed: int
     rounds: tuple[int, ...]
     accuracies: tuple[float, ...]
@@ -40,6 +42,7 @@ class MethodResult:
     title: str
     method: str
     weights: str
+    against: str
     accuracies: tuple[float, ...]
     paper: float | None
     mean: float
@@ -57,6 +60,7 @@ def _curve(run: RunFolder) -> Curve:
         title=run.task.title,
         method=run.plan.method,
         weights=run.task.settings.weights or "",
+        against="server" if run.plan.is_rotation else "models",
         seed=run.seed,
         rounds=tuple(record.round_number for record in records),
         accuracies=tuple(record.accuracy for record in records),
@@ -68,21 +72,23 @@ def _curve(run: RunFolder) -> Curve:
 
 def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
     """Finished runs, by task and method; the paper's accuracy where it has the task at this name."""
-    grouped: dict[tuple[str, str, str], list[float]] = {}
+    grouped: dict[tuple[str, str, str, str], list[float]] = {}
     for curve in drawn:
         if curve.is_finished:
-            grouped.setdefault((curve.title, curve.method, curve.weights), []).append(curve.accuracies[-1])
+            key = (curve.title, curve.method, curve.weights, curve.against)
+            grouped.setdefault(key, []).append(curve.accuracies[-1])
     return [
         MethodResult(
             title=title,
             method=method,
             weights=weights,
+            against=against,
             accuracies=tuple(accuracies),
             paper=_printed(title, method),
             mean=statistics.fmean(accuracies),
             std=sample_std(accuracies),
         )
-        for (title, method, weights), accuracies in grouped.items()
+        for (title, method, weights, against), accuracies in grouped.items()
     ]
 
 

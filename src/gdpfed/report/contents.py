@@ -1,11 +1,12 @@
 """What a report is made of: records, runs, methods, and what they cost.
 
 Place: `load_report` fills it; page, text and pictures are made of it. Costs are those of the verified plan; of an
-unfinished run, the bound for the rounds that it has done.
+unfinished run, the bound for the rounds that it has done. In a rotation the server's cost is anybody's, by asks so far.
 
 Guarantees (tests of the same name):
   the_stamp_cannot_be_removed    an unknown one is a simulation's, and one simulated run is enough for all.
   what_an_unfinished_run_spent   covers every round that was done, recorded or not.
+  a_rotation_costs_one_epsilon   against both adversaries, finished or not.
 """
 
 import functools
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.rotation import most_asks
 from gdpfed.planning.spent import spent_so_far
-from gdpfed.privacy.adversaries import ServerView, server_view
+from gdpfed.privacy.adversaries import ServerView, asked_view, server_view
 from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task
@@ -155,8 +157,11 @@ class MethodRuns:
         rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
         costs = []
         for group, release in zip(plan.groups, spent_so_far(plan, rounds), strict=True):
-            mechanism = vars(plan.mechanism(group)) | {"num_rounds": rounds}
-            server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
+            if plan.is_rotation:
+                server = asked_view(epsilon=release, num_asks=most_asks(plan, group, rounds=rounds))
+            else:
+                mechanism = vars(plan.mechanism(group)) | {"num_rounds": rounds}
+                server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
             costs.append(GroupCost(group=group, release=release, server=server))
         return tuple(costs)
 

@@ -12,13 +12,13 @@ import math
 import numpy as np
 from scipy import special
 
-from gdpfed.planning.plan import Group
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report.contents import MethodRuns, ReportData
 
 __all__ = [
     "accuracy", "clipping", "cohort_range", "comparison", "convergence", "final", "findings", "headline",
-    "participation", "rates", "server", "spending", "spread", "waste",
+    "participation", "planned_cohort", "rates", "server", "spending", "spread", "waste",
 ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def headline(data: ReportData) -> str:
         return f"{reaches}, and promises no privacy"
     if all(cost.keeps_promise for cost in best.costs):
         kept = "every group's promise" if len(best.costs) > 1 else "its promise"
-        return f"{reaches} and keeps {kept}"
+        return f"{reaches} and keeps {kept}{', also against the server' if best.plan.is_rotation else ''}"
     return f"{reaches} and breaks a promise"
 
 
@@ -114,6 +114,12 @@ def server(method: MethodRuns) -> str:
     costs = [cost for cost in method.costs if cost.group.is_private]
     if not costs:
         return f"{method.label} promises nothing, against nobody."
+    plan = method.plan
+    if plan.is_rotation:
+        return (
+            f"One promise holds against both: the server asks every client {plan.num_releases} times in "
+            f"{plan.num_rounds} rounds, and does not learn when it trains, {plan.trainings:.3g} times on average."
+        )
     worst = max(costs, key=lambda cost: cost.server.epsilon_p99)
     return (
         f"Against the server, 99 in 100 clients of {worst.group.name} stay within epsilon "
@@ -164,13 +170,23 @@ def spending(method: MethodRuns) -> str:
         f"{rounded_up(100 * epsilon / group.epsilon, 0)} % ({group.name})"
         for epsilon, group in zip(at.epsilons, method.plan.groups, strict=True)
     ]
-    return (
-        f"After round {at.round_number} of {method.plan.num_rounds}, the released models had spent {', '.join(parts)}."
-    )
+    spender = "the most asked clients" if method.plan.is_rotation else "the released models"
+    return f"After round {at.round_number} of {method.plan.num_rounds}, {spender} had spent {', '.join(parts)}."
 
 
-def cohort_range(group: Group) -> tuple[int, int]:
-    """The cohort sizes that Poisson sampling gives in at least 95 of 100 rounds: a binomial count's middle."""
+def planned_cohort(plan: Plan, group: Group) -> float:
+    """The mean of what records call a cohort: who takes part, and in a rotation who is asked."""
+    return group.asked * group.num_clients if plan.is_rotation else group.expected_cohort
+
+
+def cohort_range(plan: Plan, group: Group) -> tuple[int, int]:
+    """The cohort sizes that Poisson sampling gives in at least 95 of 100 rounds: a binomial count's middle.
+
+    In a rotation those that it asks in all of them.
+    """
+    if plan.is_rotation:
+        asked = planned_cohort(plan, group)
+        return math.floor(asked + 1e-9), math.ceil(asked - 1e-9)
     clients, rate = group.num_clients, group.sampling_rate
     reach = 6 * math.sqrt(clients * rate * (1 - rate)) + 6
     first, last = max(0, int(group.expected_cohort - reach)), min(clients, int(group.expected_cohort + reach))
@@ -183,10 +199,15 @@ def participation(method: MethodRuns) -> str:
     """Whether the cohorts are as large as planned."""
     inside = total = 0
     for index, group in enumerate(method.plan.groups):
-        low, high = cohort_range(group)
+        low, high = cohort_range(method.plan, group)
         sizes = [record.cohort[index] for run in method.runs for record in run.records]
         inside += sum(low <= size <= high for size in sizes)
         total += len(sizes)
+    if method.plan.is_rotation:
+        return (
+            f"In {inside} of {total} recorded rounds of a group {method.label} asked as many clients as planned; how "
+            f"many of them trained, no record tells."
+        )
     return (
         f"{inside} of {total} recorded cohorts of {method.label} ({100 * inside / total:.0f} %) are where Poisson "
         f"sampling at the planned rates puts at least 95 %."
@@ -201,6 +222,8 @@ def clipping(data: ReportData) -> str:
         return "Nothing is clipped without privacy." + lost
     known = [(method.clipped_share, method) for method in data.private if method.clipped_share is not None]
     if not known:
+        if all(method.plan.is_rotation for method in data.private):
+            return "How many updates were clipped is not recorded: it would tell how many clients trained." + lost
         return "How many updates were clipped is not known." + lost
     share, most = max(known, key=lambda pair: pair[0])
     if share == 0:

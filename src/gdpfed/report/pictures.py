@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gdpfed.audit.auditor import AuditReport
+    from gdpfed.planning.asks import Frontier
     from gdpfed.planning.plan import Plan
     from gdpfed.report.comparison import Curve
 
 __all__ = [
     "COLOURS", "FORMATS", "MARKERS", "blank_figure", "draw_curve", "line_style", "paper_style", "picture_bytes",
-    "plot_audit", "plot_curves", "plot_methods", "save_figure",
+    "plot_audit", "plot_curves", "plot_frontier", "plot_methods", "save_figure",
 ]  # fmt: skip
 
 FORMATS = ("svg", "png", "pdf")
@@ -33,6 +34,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
 _HATCHES = ("", "///", "...", "xxx")
+# Where a logarithmic axis has its numbers.
+_LEVELS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 1.5, 2, 3, 4, 5, 7))
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -134,6 +137,35 @@ def plot_methods(plans: Mapping[str, Sequence["Plan"]]) -> "Figure":
         return figure
 
 
+def plot_frontier(found: "Frontier", *, title: str) -> "Figure":
+    """Asks against trainings of a client, for promises that hold against the server; the cheapest marked."""
+    with paper_style():
+        figure = blank_figure(6.4, 4.2)
+        axis = figure.subplots()
+        today, cheapest = found.against_models, found.cheapest
+        asks, trainings = zip(*((point.asks, point.trainings) for point in found.points), strict=True)
+        hidden: dict[str, Any] = {"marker": MARKERS[0], "markersize": 5, **line_style(0)}
+        axis.plot(asks, trainings, label="holds against the server", **hidden)
+        plain: dict[str, Any] = line_style(1)
+        axis.axhline(today.trainings, label="against models only", **plain)
+        best: dict[str, Any] = {"marker": "*", "markersize": 15, "linestyle": "none", "color": COLOURS[2]}
+        label = f"cheapest: {cheapest.asks} asks, {cheapest.trainings:.3g} trainings"
+        axis.plot([cheapest.asks], [cheapest.trainings], label=label, **best)
+        axis.set(xscale="log", yscale="log", xlabel="asks of a client", ylabel="trainings of a client, on average")
+        # Of many points every second has a label: neighbours would touch.
+        labelled = asks if len(asks) < 8 else asks[::2]
+        axis.set_xticks(labelled, [str(number) for number in labelled])
+        low, high = min(today.trainings, *trainings), max(*trainings, today.trainings)
+        steps = [level for level in _LEVELS if low / 1.3 <= level <= high * 1.3]
+        axis.set_yticks(steps, [f"{level:g}" for level in steps])
+        axis.minorticks_off()
+        axis.set_ylim(low / 1.3, high * 1.3)
+        heading = f"{title}, {today.method}: signal-to-noise of a round {today.signal_to_noise:.4g} everywhere"
+        axis.set_title(heading, loc="left", fontsize=10)
+        axis.legend(frameon=False, fontsize=8)
+        return figure
+
+
 def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
     """A panel for each task, a curve for each method."""
     with paper_style():
@@ -144,6 +176,7 @@ def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
             for curve in drawn:
                 if curve.title == title and curve.rounds:
                     name = f"{curve.method}, {curve.weights}" if curve.weights else curve.method
+                    name += ", against the server" if curve.against == "server" else ""
                     by_method.setdefault(name, []).append(curve)
             for index, (method, same) in enumerate(by_method.items()):
                 length = min(len(curve.rounds) for curve in same)
@@ -165,7 +198,9 @@ def plot_audit(report: "AuditReport") -> "Figure":
         axis = figure.subplots()
         # Where a bound of zero is drawn: the scale has no zero.
         floor = 0.05
-        names = {"release": "who sees the released sums", "server": "the server, which knows who took part"}
+        is_rotation = report.sampling == "rotation"
+        knows = "who was asked" if is_rotation else "who took part"
+        names = {"release": "who sees the released sums", "server": f"the server, which knows {knows}"}
         for index, view in enumerate(names):
             seen = [row for row in rows if row.view == view]
             spots = [groups.index(row.group) + (index - 0.5) * 0.36 for row in seen]
@@ -174,7 +209,7 @@ def plot_audit(report: "AuditReport") -> "Figure":
             axis.vlines(spots, lowest, claims, color=COLOURS[index], linewidth=7, alpha=0.25)
             style: dict[str, Any] = {"color": COLOURS[index], "linestyle": "none", "markersize": 8}
             axis.plot(spots, claims, marker="_", markeredgewidth=3, label=f"claim: {names[view]}", **style)
-            if view == "server":
+            if view == "server" and not is_rotation:
                 typical = [row.finding.curve_claim for row in seen]
                 axis.plot(spots, typical, marker="x", label="claim, at the participations that coins give", **style)
             by_curve = [max(row.finding.curve_lower, floor) for row in seen]

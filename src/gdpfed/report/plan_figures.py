@@ -11,7 +11,7 @@ from gdpfed.planning.plan import Group, Plan
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import svg as draw
 from gdpfed.report.contents import GroupCost, MethodRuns, ReportData
-from gdpfed.report.findings import cohort_range
+from gdpfed.report.findings import cohort_range, planned_cohort
 from gdpfed.report.svg import Frame, Scale
 
 __all__ = [
@@ -55,9 +55,15 @@ def promises(method: MethodRuns, *, wide: bool) -> str:
         clients = f"{cost.group.num_clients:,} clients"
         body += draw.text(0, at - (2 if wide else 38), cost.group.name, kind="label ink strong")
         body += draw.text(0, at + 16, clients) if wide else draw.text(width - 16, at - 38, clients, anchor="end")
-        body += frame.across(at, kind="axis") + _server_marks(cost, frame, at) + _release_marks(cost, frame, at)
+        # In a rotation the server's mark would lie on the other.
+        server = "" if method.plan.is_rotation else _server_marks(cost, frame, at)
+        body += frame.across(at, kind="axis") + server + _release_marks(cost, frame, at, method.plan)
     title = f"Promised and spent epsilon of each group of {method.label}, against both adversaries"
     return draw.svg(body, width=width, height=height, title=title, wide=wide)
+
+
+def _adversary(plan: Plan) -> str:
+    return "whoever sees the models, and the server" if plan.is_rotation else "whoever sees the models"
 
 
 def _server_marks(cost: GroupCost, frame: Frame, at: float) -> str:
@@ -75,11 +81,10 @@ def _server_marks(cost: GroupCost, frame: Frame, at: float) -> str:
     return draw.group("server", *parts)
 
 
-def _release_marks(cost: GroupCost, frame: Frame, at: float) -> str:
+def _release_marks(cost: GroupCost, frame: Frame, at: float, plan: Plan) -> str:
     promised, x = promise(cost.group.epsilon), frame.x(cost.group.epsilon)
     label = (
-        f"{cost.group.name}, against whoever sees the models: epsilon {rounded_up(cost.release)} spent, "
-        f"{promised} promised"
+        f"{cost.group.name}, against {_adversary(plan)}: epsilon {rounded_up(cost.release)} spent, {promised} promised"
     )
     return draw.group("promise", f'<use href="#m-bar" x="{x:.1f}" y="{at:.1f}"/>') + draw.group(
         "release",
@@ -158,8 +163,14 @@ def _stair_panel(
 
 def mechanism_panels(data: ReportData) -> str:
     """Sampling rate and noise of each group, a row for each method."""
+    has_rotations = any(method.plan.is_rotation for method in data.private)
     measures: tuple[tuple[str, str, Callable[[Plan, Group], float], str], ...] = (
-        ("Sampling rate (%)", "a client takes part in a round", lambda _, group: 100 * group.sampling_rate, " %"),
+        (
+            "Participation (%)" if has_rotations else "Sampling rate (%)",
+            "a client trains in a round, asked or not" if has_rotations else "a client takes part in a round",
+            lambda _, group: 100 * group.asked * group.sampling_rate,
+            " %",
+        ),
         ("Noise multiplier", "noise std over the clip norm", lambda _, group: group.noise_multiplier, ""),
         (
             "Noise on the group's mean",
@@ -228,19 +239,21 @@ def cohorts(method: MethodRuns) -> str:
     panels = ""
     for index, group in enumerate(method.plan.groups):
         colour, marker = group_look(index, len(method.plan.groups))
-        low, high = cohort_range(group)
-        expected = f"{group.expected_cohort:.1f}"
+        low, high = cohort_range(method.plan, group)
+        mean = planned_cohort(method.plan, group)
+        expected = f"{mean:.1f}"
         sizes = [record.cohort[index] for run in method.runs for record in run.records]
         frame = _panel_frame(rounds, max(*sizes, high) * 1.08)
         lower, planned, upper = (
-            [(x, frame.y(size)) for x in (frame.x.start, frame.x.end)] for size in (low, group.expected_cohort, high)
+            [(x, frame.y(size)) for x in (frame.x.start, frame.x.end)] for size in (low, mean, high)
         )
         parts = [draw.area(upper, lower, kind="band"), draw.line(planned, kind="line", dash="6 4")]
         for run in method.runs:
             series = []
             for record in run.records:
                 number, size = record.round_number, record.cohort[index]
-                label = f"{group.name}, round {number}, seed {run.seed}: {size} clients, {expected} planned"
+                who = "clients asked" if method.plan.is_rotation else "clients"
+                label = f"{group.name}, round {number}, seed {run.seed}: {size} {who}, {expected} planned"
                 series.append((frame.x(number), frame.y(size), label))
             parts.append(draw.points(series, marker=marker, most=_MAX_POINTS, kind="small"))
         panels += _group_panel(
@@ -277,7 +290,7 @@ def spending_panels(method: MethodRuns) -> str:
             rounds,
             group,
             marks=promised + draw.group(colour, curve, points),
-            title=f"Release epsilon of {group.name} against rounds",
+            title=f"{'Epsilon' if method.plan.is_rotation else 'Release epsilon'} of {group.name} against rounds",
             value=f"spent {rounded_up(run.last.epsilons[index])}",
         )
     return f'<div class="panels three">{panels}</div>'

@@ -8,16 +8,17 @@ Guarantees (tests of the same name):
   pictures_are_whole         all are drawn before one is written, and each is written whole or not at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdpfed.errors import InputError
 from gdpfed.files import check_writable, write_whole
+from gdpfed.planning.plan import Group
 from gdpfed.report.colours import LIGHT
 from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.figures import look
-from gdpfed.report.findings import accuracy, cohort_range
+from gdpfed.report.findings import accuracy, cohort_range, planned_cohort
 from gdpfed.report.pictures import FORMATS, MARKERS, blank_figure, draw_curve, paper_style, picture_bytes
 from gdpfed.report.plan_figures import group_look, group_looks
 
@@ -110,12 +111,14 @@ def _accuracy(data: ReportData) -> "Figure":
 def _mechanism(methods: Sequence[MethodRuns]) -> "Figure":
     figure = blank_figure(7.2, 1.3 + 0.32 * len(methods))
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    for axis, name, label, factor in (
-        (axes[0], "sampling_rate", "sampling rate (%)", 100.0),
-        (axes[1], "noise_multiplier", "noise multiplier", 1.0),
-    ):
+    rate = "trains in a round (%)" if any(method.plan.is_rotation for method in methods) else "sampling rate (%)"
+    measures: tuple[tuple[Axes, str, Callable[[Group], float]], ...] = (
+        (axes[0], rate, lambda group: 100 * group.asked * group.sampling_rate),
+        (axes[1], "noise multiplier", lambda group: group.noise_multiplier),
+    )
+    for axis, label, measure in measures:
         for row, method in enumerate(methods):
-            values = [factor * getattr(group, name) for group in method.plan.groups]
+            values = [measure(group) for group in method.plan.groups]
             axis.plot(values, [row] * len(values), "-", color="#bbbbbb", linewidth=1, zorder=1)
             for index, value in enumerate(values):
                 axis.plot(value, row, markersize=6, linestyle="", **_group_look(*group_look(index, len(values))))
@@ -137,16 +140,16 @@ def _participation(method: MethodRuns) -> "Figure":
     for axis in axes[len(groups) :]:
         axis.set_visible(False)
     for index, (axis, group) in enumerate(zip(axes, groups, strict=False)):
-        low, high = cohort_range(group)
+        low, high = cohort_range(method.plan, group)
         colour = LIGHT.get(group_look(index, len(groups))[0], _INK)
         axis.axhspan(low, high, color=colour, alpha=0.13, linewidth=0)
-        axis.axhline(group.expected_cohort, color=colour, linestyle="--", linewidth=1.2)
+        axis.axhline(planned_cohort(method.plan, group), color=colour, linestyle="--", linewidth=1.2)
         for run, marker in zip(method.runs, MARKERS * len(method.runs), strict=False):
             rounds = [record.round_number for record in run.records]
             sizes = [record.cohort[index] for record in run.records]
             axis.plot(rounds, sizes, marker, color=colour, markersize=3.5, label=f"seed {run.seed}")
         axis.set(title=group.name, xlabel="round", ylim=(0, None))
-    axes[0].set_ylabel(f"clients in a round, {method.label}")
+    axes[0].set_ylabel(f"clients {'asked ' if method.plan.is_rotation else ''}in a round, {method.label}")
     if len(method.runs) > 1:
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 8), frameon=False, fontsize=8)

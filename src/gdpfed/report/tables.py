@@ -41,8 +41,16 @@ _COSTS: dict[str, Callable[[GroupCost], str]] = {
 
 
 def cost_table(method: MethodRuns) -> Table:
-    """What each group was promised, and what was spent against both adversaries."""
-    return _table(_COSTS, method.costs)
+    """What each group was promised, and what was spent against both adversaries: in a rotation one number."""
+    if not method.plan.is_rotation:
+        return _table(_COSTS, method.costs)
+    known = [name for name in _COSTS if name.startswith(("group", "clients", "delta", "promised"))]
+    of_both: dict[str, Callable[[GroupCost], str]] = {
+        "spent ε, against whoever sees the models, and the server": lambda cost: rounded_up(cost.release),
+        "asks of a client": lambda cost: str(cost.server.max_participations),
+        "trainings, on average": lambda cost: f"{cost.server.max_participations * cost.group.sampling_rate:.3g}",
+    }
+    return _table({name: _COSTS[name] for name in known} | of_both, method.costs)
 
 
 _PLAN: dict[str, Callable[[Group], str]] = {
@@ -62,7 +70,17 @@ _PLAN: dict[str, Callable[[Group], str]] = {
 
 def plan_table(method: MethodRuns) -> Table:
     """The mechanism, group by group."""
-    return _table(_PLAN, method.plan.groups)
+    if not method.plan.is_rotation:
+        return _table(_PLAN, method.plan.groups)
+    coins: dict[str, Callable[[Group], str]] = {
+        "secret coin (%)": _PLAN["sampling rate (%)"],
+        "asked a round": lambda group: f"{group.asked * group.num_clients:.1f}",
+        "trains a round": _PLAN["expected cohort"],
+    }
+    columns: dict[str, Callable[[Group], str]] = {}
+    for name, cell in _PLAN.items():
+        columns |= coins if name == "sampling rate (%)" else {} if name == "expected cohort" else {name: cell}
+    return _table(columns, method.plan.groups)
 
 
 def _name(method: MethodRuns) -> str:
@@ -81,7 +99,7 @@ def _spent(method: MethodRuns) -> str:
 
 def _clipped(method: MethodRuns) -> str:
     if method.clipped_share is None:
-        return "not known"
+        return "not recorded" if method.plan.is_rotation else "not known"
     return f"{100 * method.clipped_share:.2f}" if method.plan.is_private else "not clipped"
 
 
