@@ -261,8 +261,21 @@ class Storm:
             self._await(deployment, lambda: self._is_done(number))
         self._lie.unlink(missing_ok=True)
         if fault.kills == "node":
-            start_node(self.federation, deployment, fault.victim)
-            deployment.await_connected([fault.victim])
+            self._bring_back(deployment, fault.victim)
+
+    def _bring_back(self, deployment: LocalFlower, name: str) -> None:
+        """Starts a node until it is admitted: the SuperLink refuses it while it has not noticed that it was killed."""
+        deadline = time.monotonic() + _ROUND_SECONDS
+        while time.monotonic() < deadline:
+            known = len(deployment.nodes[name].said)
+            start_node(self.federation, deployment, name)
+            node = deployment.nodes[name]
+            while node.is_alive and time.monotonic() < deadline:
+                if "SuperNode ID:" in (node.said[known:] if len(node.said) >= known else node.said):
+                    return
+                time.sleep(0.2)
+            time.sleep(2)
+        raise AssertionError(f"{name} is not admitted: see {deployment.logs}")
 
     def _server_apps(self, deployment: LocalFlower) -> list[int]:
         return [] if deployment.superlink is None else deployment.superlink.find("flwr-serverapp")
