@@ -42,7 +42,7 @@ from gdpfed_reproduce.recipes import (
 )
 
 __all__ = [
-    "AGAINST_SERVER", "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN",
+    "AGAINST_SERVER", "CORRELATED", "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN",
     "PAPER_TUNED", "PLAIN_SERVER", "POPULATIONS", "SAME_CLIP", "SAME_SERVER", "SEEDS", "TABLES", "TUNING",
     "TUNING_SEED", "VALIDATION", "Table", "cells_of_table", "table_of",
 ]  # fmt: skip
@@ -63,6 +63,7 @@ PAPER_CHOSEN = "gdpfed+ (RDP), settings chosen for it"
 # How often a client is asked where the promise holds against the server; its trainings follow.
 _ASKS = 10
 AGAINST_SERVER = f"ours, against the server too: asked {_ASKS} times"
+CORRELATED = f"{AGAINST_SERVER}, correlated noise"
 
 Change = Callable[[Task], Task]
 
@@ -253,7 +254,11 @@ def _fmnist() -> Iterator[Table]:
             name=f"{name}-server",
             title=f"{words[0].upper()}{words[1:]}: the promise against the server",
             population="paper",
-            rows={"ours": _one(recipe), AGAINST_SERVER: _one(recipe, against="server", asks=_ASKS)},
+            rows={
+                "ours": _one(recipe),
+                AGAINST_SERVER: _one(recipe, against="server", asks=_ASKS),
+                CORRELATED: _one(recipe, against="server", asks=_ASKS, correlated_noise=True),
+            },
             seeds=_EVERYONE,
         )
     for population in ("half", "strict", "dirichlet", "tied"):

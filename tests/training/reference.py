@@ -127,12 +127,12 @@ def _released(plan: Plan, sums: list[Vector], model: nn.Module, *, seed: int, ro
     """Noise on every released sum, Top-k, then the weighted sum."""
     if plan.release == "pooled":
         first = plan.groups[0]
-        noise = _noise(first, len(sums[0]), seed=seed, round_number=round_number, place=0)
+        noise = _noise(plan, first, len(sums[0]), seed=seed, round_number=round_number, place=0)
         total: Vector = np.sum(sums, axis=0) + noise
         return first.weight * total
     strict, lax = np.zeros(len(sums[0])), np.zeros(len(sums[0]))
     for place, group in enumerate(plan.groups):
-        noisy = sums[place] + _noise(group, len(sums[place]), seed=seed, round_number=round_number, place=place)
+        noisy = sums[place] + _noise(plan, group, len(sums[place]), seed=seed, round_number=round_number, place=place)
         weighted = group.weight * _top(noisy, group.keep_fraction)
         if group.projected:
             strict += weighted
@@ -143,12 +143,26 @@ def _released(plan: Plan, sums: list[Vector], model: nn.Module, *, seed: int, ro
     return lax + strict
 
 
-def _noise(group: Group, num_params: int, *, seed: int, round_number: int, place: int) -> Vector:
-    """Gaussian, of std sigma_m C times the scale of the group's clients."""
+def _noise(plan: Plan, group: Group, num_params: int, *, seed: int, round_number: int, place: int) -> Vector:
+    """Gaussian, of std sigma_m C times the scale of the group's clients; with bands, the solution of C n = z."""
     if group.noise_multiplier == 0:
         return np.zeros(num_params)
     std = group.noise_multiplier * group.clip_norm * group.scale
-    return std * streams.generator(seed, "noise", round_number=round_number, client=place).standard_normal(num_params)
+    rounds = [round_number] if plan.bands is None else list(range(round_number + 1))
+    drawn = np.array(
+        [
+            std * streams.generator(seed, "noise", round_number=number, client=place).standard_normal(num_params)
+            for number in rounds
+        ]
+    )
+    if plan.bands is None:
+        return np.asarray(drawn[0])
+    coefficients = [1.0]
+    for step in range(1, plan.bands):
+        coefficients.append(coefficients[-1] * (2 * step - 1) / (2 * step))
+    length = math.sqrt(sum(value**2 for value in coefficients))
+    matrix = sum(value / length * np.eye(round_number + 1, k=-step) for step, value in enumerate(coefficients))
+    return np.asarray(np.linalg.solve(matrix, drawn)[-1])
 
 
 def _top(values: Vector, keep_fraction: float) -> Vector:

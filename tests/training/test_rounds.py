@@ -77,6 +77,16 @@ def test_fast_equals_reference_in_a_rotation(method: str) -> None:
         torch.testing.assert_close(one.parameters, two.parameters, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["gdpfed", "pooled"])
+def test_fast_equals_reference_with_correlated_noise(method: str) -> None:
+    where = world("cnn")
+    plan = dataclasses.replace(plan_of(method, asks=2), bands=2)
+    one = two = where.start()
+    for _ in range(4):
+        (one, _), (two, _) = fast(one, plan, where), plain(two, plan, where)
+        torch.testing.assert_close(one.parameters, two.parameters, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("method", ["gdpfed+", "pooled", "idp-scale"])
 def test_asking_everybody_in_every_round_has_the_bytes_of_poisson_sampling(method: str) -> None:
     where = world("cnn")

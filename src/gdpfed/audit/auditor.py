@@ -151,6 +151,8 @@ def check_auditable(plan: Plan, *, alpha: float) -> None:
     """Refuses a plan without a promise, and an error probability that says nothing."""
     if not plan.is_private:
         raise InputError(f"expected a plan that promises something, got {plan.method!r}, which has no privacy to audit")
+    if plan.bands is not None:
+        raise InputError("expected independent noise, got correlated noise: audit the same plan without bands")
     expect(0 < alpha < 0.5, "0 < alpha < 0.5", alpha=alpha)
 
 

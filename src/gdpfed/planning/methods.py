@@ -162,6 +162,7 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
             adjacency=ADJACENCIES[sampling],
             asks=settings.asks if sampling == "rotation" else None,
             min_roster=_MIN_ROSTER if sampling == "rotation" else None,
+            bands=_bands(settings) if sampling == "rotation" and settings.correlated_noise else None,
             clip_norm=settings.clip_norm if method.is_private else math.inf,
             accountant=settings.accountant,
             accountant_version=accountant_version(),
@@ -181,6 +182,17 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
         # A stated noise multiplier does not keep a budget, or a person's limit: the error says by how much.
         plan.verify()
     return plan
+
+
+def _bands(settings: PlanSettings) -> int:
+    """All rounds from one ask to the next."""
+    between = settings.num_rounds // (settings.asks or 1)
+    if between < 2:
+        raise InputError(
+            f"expected at least two rounds for each ask for correlated noise, got {settings.asks} asks in "
+            f"{settings.num_rounds} rounds: state fewer asks"
+        )
+    return between
 
 
 def for_method(settings: PlanSettings, name: str) -> PlanSettings:

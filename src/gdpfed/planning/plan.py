@@ -192,6 +192,9 @@ class Plan:
     min_roster: float | None = field(
         default=None, metadata=about("In a rotation: a sum with less than this fraction of those asked is given up.")
     )
+    bands: int | None = field(
+        default=None, metadata=about("In a rotation: noise is correlated over so many rounds (`correlated.py`).")
+    )
     server_learning_rate: float = field(default=1.0, metadata=about("Factor on the update."))
     averaging: float = field(default=0.0, metadata=about("How fast the average of the models forgets; 0: no average."))
     max_participations: int | None = field(default=None, metadata=about("Cap on a client's rounds."))
@@ -258,8 +261,9 @@ class Plan:
     def _check_rotation(self) -> None:
         """Who is asked how often is stated once; a plan that says two things is refused."""
         if self.sampling == "poisson":
-            if self.asks is not None or self.min_roster is not None or any(group.asked != 1 for group in self.groups):
-                raise PrivacyError("expected asks, min_roster and asked in a rotation only, got sampling='poisson'")
+            stated = {self.asks, self.min_roster, self.bands} != {None}
+            if stated or any(group.asked != 1 for group in self.groups):
+                raise PrivacyError("expected asks, min_roster, asked and bands in a rotation only, got 'poisson'")
             return
         if not self.is_private:
             raise PrivacyError(f"{self.method} has no privacy: nothing is hidden by a coin; use sampling='poisson'")
@@ -267,6 +271,11 @@ class Plan:
             raise PrivacyError(f"expected asks from 1 to {self.num_rounds}, the rounds, got asks={self.asks}")
         if self.min_roster is None or not 0 < self.min_roster <= 1:
             raise PrivacyError(f"expected min_roster above 0 and at most 1, got min_roster={self.min_roster}")
+        if self.bands is not None and not 2 <= self.bands <= self.num_rounds // self.asks:
+            raise PrivacyError(
+                f"expected bands from 2 to {self.num_rounds // self.asks}, the rounds from one ask of a client to the "
+                f"next, got bands={self.bands}: noise must not be shared between two of its releases"
+            )
         if self.max_participations is not None:
             raise PrivacyError("expected no max_participations in a rotation: asks is the cap")
         if any(group.asked != self.asks / self.num_rounds for group in self.groups):

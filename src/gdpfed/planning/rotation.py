@@ -8,7 +8,7 @@ two rounds' arcs differ by one at most. Nothing here depends on data, nor on who
 Guarantees (tests of the same name):
   everybody_is_asked_equally_often   exactly `asks` times, at most once in a round, for all sizes and numbers of rounds.
   rosters_are_nearly_constant        they differ by one client at most.
-  asks_are_spread                    between two asks of a client lie at least floor(T / K) rounds, less one.
+  asks_are_spread                    from one ask of a client to the next it is at least floor(T / K) rounds.
   the_order_is_public                the same for everybody who knows its seed, another for every seed.
   asks_so_far_are_counted            `most_asks` is what the most asked client was asked, after every round.
 """

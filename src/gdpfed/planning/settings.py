@@ -131,6 +131,11 @@ class PlanSettings:
     ask_cost: float = setting(
         0.25, "Against the server: what an ask costs a client, where a training costs 1.", allowed="At least 0."
     )
+    correlated_noise: bool = setting(
+        False,
+        "Against the server, in a simulation: noise that the next rounds partly take back, until a client is asked "
+        "again.",
+    )
     clients_per_person: int = setting(
         1, "One person's records may sit in so many clients.", allowed="From 1 to 4; list them (linked) beyond."
     )
@@ -186,6 +191,8 @@ class PlanSettings:
             raise InputError(f"expected {stated[0]} with against='server' only: everybody is asked equally often there")
         if self.against == "server" and self.max_participations is not None:
             raise InputError("expected no max_participations with against='server': asks is the cap; leave it out")
+        if self.correlated_noise and self.against != "server":
+            raise InputError("expected correlated_noise with against='server' only: it needs rounds between two asks")
         asks, trainings = self.asks, self.trainings
         within = asks is None or (isinstance(asks, int) and 1 <= asks <= self.num_rounds)
         self._expect("asks", within, f"a whole number from 1 to {self.num_rounds}, the rounds")

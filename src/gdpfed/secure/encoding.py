@@ -86,6 +86,8 @@ def planned_sums(plan: Plan, *, num_params: int, tolerance: Tolerance) -> tuple[
     """The secure sums of a round; refuses a plan that does not fit into 32 bits."""
     if not plan.is_private:
         raise InputError(f"expected a plan with clip norm and noise for a secure sum, got method {plan.method!r}")
+    if plan.bands is not None:
+        raise InputError("expected independent noise in secure sums, got correlated noise: it is for simulations")
     if num_params < 1:
         raise InputError(f"expected num_params >= 1, got num_params={num_params}")
     every = range(len(plan.groups))

@@ -152,7 +152,7 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
 def task_to_toml(task: Task) -> str:
     """The task as a file that `load_task` reads back."""
     # Files of runs that do not use what came later stay as they were before it: names follow from them.
-    later = {"averaging", "validation", "group_skew", "against", "ask_cost"}
+    later = {"averaging", "validation", "group_skew", "against", "ask_cost", "correlated_noise"}
     if not task.training.secure:
         later |= {"secure", "dropout", "colluders"}
     settings, training = (

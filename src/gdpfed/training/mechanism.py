@@ -1,8 +1,8 @@
 """Bound every update, add the noise: what the accountant assumes, done.
 
 Place: after local training, before anything is released. Float64 throughout. This is the simulator's mechanism: seeded
-float noise, fast and reproducible, and stamped as a simulation; the integer mechanism for deployments is another
-module's.
+float noise, fast and reproducible, and stamped as a simulation; the integer mechanism for deployments is in
+`secure/client.py`.
 
 Guarantees (tests of the same name):
   clipped_norm_is_bounded     no update has a norm above the clip norm, not by one part in 1e12.
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gdpfed import streams
+from gdpfed.planning.correlated import noise_factors
 
 __all__ = ["clip", "clip_and_measure", "noise", "norms"]
 
@@ -53,7 +54,17 @@ def clip_and_measure(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tens
     return bounded, lengths
 
 
-def noise(num_params: int, *, std: float, seed: int, round_number: int, place: int) -> Tensor:
-    """Gaussian noise for the sum of group ``place`` in this round."""
-    drawn = streams.generator(seed, "noise", round_number=round_number, client=place).standard_normal(num_params)
-    return torch.from_numpy(drawn) * std
+def noise(num_params: int, *, std: float, seed: int, round_number: int, place: int, bands: int | None = None) -> Tensor:
+    """Gaussian noise for the sum of group ``place`` in this round; with ``bands``, correlated with earlier rounds'."""
+
+    def independent(of_round: int) -> Tensor:
+        drawn = streams.generator(seed, "noise", round_number=of_round, client=place).standard_normal(num_params)
+        return torch.from_numpy(drawn) * std
+
+    if bands is None:
+        return independent(round_number)
+    total = torch.zeros(num_params, dtype=torch.float64)
+    # All rounds are drawn again: a run that is resumed has the same.
+    for of_round, factor in enumerate(noise_factors(bands, round_number)):
+        total += float(factor) * independent(of_round)
+    return total

@@ -60,7 +60,10 @@ def with_noise(plan: Plan, sums: list[Tensor], *, seed: int, round_number: int) 
     if plan.release == "pooled":
         sums = [torch.stack(sums).sum(0)]
     return [
-        total + mechanism.noise(len(total), std=group.noise_std, seed=seed, round_number=round_number, place=number)
+        total
+        + mechanism.noise(
+            len(total), std=group.noise_std, seed=seed, round_number=round_number, place=number, bands=plan.bands
+        )
         if group.noise_std
         else total
         for number, (group, total) in enumerate(zip(plan.groups[: len(sums)], sums, strict=True))
