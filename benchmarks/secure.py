@@ -1,6 +1,6 @@
 """What a secure sum costs: seconds and bytes of a client and of the server, beside Flower's SecAgg+ on the same sizes.
 
-    python benchmarks/secure.py [--quick] [--flower-python PATH] [--no-flower]
+    python benchmarks/secure.py [--quick | --sizes 100000x200,100000x1000] [--flower-python PATH] [--no-flower]
 
 Seconds are CPU seconds of one core: the programs run one thread of work at a time, and other processes on the machine
 then matter less. For each size a cohort runs the whole protocol. One client is measured through all its stages, with
@@ -230,11 +230,14 @@ def main() -> None:
     """All sizes, as a table in Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="the sizes of the targets only")
+    parser.add_argument("--sizes", help="parameters x cohort, for example 100000x200,100000x1000")
     parser.add_argument("--no-flower", action="store_true")
     parser.add_argument("--flower-python", help="a Python in which Flower is installed")
     options = parser.parse_args()
     python = None if options.no_flower else flower_python(options.flower_python)
     sizes = [CLIENT_TARGET, SERVER_TARGET] if options.quick else [(num, size) for num in PARAMS for size in COHORTS]
+    if options.sizes:
+        sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",")]
     columns = ["parameters", "cohort", "holders", "lost", "client", "sends", "receives", "server"]
     print("| " + " | ".join([*columns, "Flower: client", "sends", "server"]) + " |")
     print("|" + " ---: |" * 11)
