@@ -43,9 +43,9 @@ def test_exported_names() -> None:
             "AuditReport", "Budgets", "GdpfedError", "Group", "InputError", "Ledger", "LocalTraining", "METHODS",
             "Plan", "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained",
             "TrainingSettings", "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan",
-            "load_report", "load_task", "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for",
-            "open_run", "parse_compact", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan",
-            "server_epsilon", "simulate", "start_run", "train", "verify_ledger",
+            "load_report", "load_task", "make_plan", "max_participations_for", "method", "noise_multiplier_for",
+            "num_rounds_for", "open_run", "parse_compact", "plan_hash", "read_budgets", "report_html",
+            "sampling_rate_for", "save_plan", "server_epsilon", "simulate", "start_run", "train", "verify_ledger",
         ]
     )  # fmt: skip
     for name in gdpfed.__all__:

@@ -23,10 +23,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed.errors import expect
-from gdpfed.training.clients.blocks import Chunk, ClientData, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.blocks import (
+    Chunk,
+    ClientData,
+    LocalTraining,
+    flat_parameters,
+    load_parameters,
+    local_batches,
+)
 from gdpfed.training.clients.engines import Engine
 
-__all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
+__all__ = [
+    "ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "load_parameters", "local_batches",
+]  # fmt: skip
 
 T = TypeVar("T")
 
