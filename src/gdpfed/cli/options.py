@@ -60,6 +60,11 @@ class Workforce:
         return Engine(name=self.engine, ray_address=self.ray_address, device=self.device)
 
     @property
+    def how(self) -> dict[str, Any]:
+        """For `runs.simulate.prepare`."""
+        return {"num_workers": self.workers, "engine": self.trainer, "data_dir": self.data_dir}
+
+    @property
     def place(self) -> str:
         """Where they train, in words; nothing for this machine's processors."""
         return "" if (self.engine, self.device) == ("local", "cpu") else self.trainer.place

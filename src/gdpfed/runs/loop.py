@@ -32,8 +32,8 @@ class Evaluation:
     """How the model does on the public test set.
 
     ``accuracy`` is in percent; of a task without right answers it is what ``measure`` says in its place. ``metrics``
-    are a caller's own, by name. ``by_budget``, where data were tied to budgets: the accuracy on test images in the mixture of classes that the
-    clients of each budget have, strictest first.
+    are a caller's own, by name. ``by_budget``, where data were tied to budgets: the accuracy on test images in the
+    mixture of classes that the clients of each budget have, strictest first.
     """
 
     accuracy: float

@@ -197,7 +197,7 @@ class _AnyModule:
             size = int(sizes)
             return self._of_all(self._losses, leaves, inputs[:size], labels[:size], keys, one=True).sum()
         totals = []
-        for size in sizes.unique().tolist():
+        for size in sorted(set(sizes.tolist())):
             rows = torch.nonzero(sizes == size)[:, 0]
             own = tuple(leaf[rows] for leaf in leaves)
             of_rows = None if keys is None else keys[rows]

@@ -155,7 +155,7 @@ class BlockTrainer:
     """Trains blocks of one model's clients."""
 
     def __init__(self, model: nn.Module, data: ClientData, local: LocalTraining, *, device: str = "cpu") -> None:
-        loss = _checked_loss(model, data, local.loss)
+        self.loss = _checked_loss(model, data, local.loss)
         self.model = model
         self.data = data
         self.local = local
@@ -166,7 +166,7 @@ class BlockTrainer:
         self.num_params = sum(self.layer_sizes)
         if self._device.type == "cuda":
             _same_bits_again()
-        self._batched = batched_model(copy.deepcopy(model).to(self._device), loss)
+        self._batched = batched_model(copy.deepcopy(model).to(self._device), self.loss)
         self._inputs, self._labels = data.inputs.to(self._device), data.labels.to(self._device)
         # One width for all, so that a client's numbers do not depend on who shares its block.
         most_examples = max(len(indices) for indices in data.members)

@@ -63,6 +63,7 @@ class CohortTrainer:
         self.device = self._team.device
         self.num_params = self._trainer.num_params
         self.layer_sizes = self._trainer.layer_sizes
+        self.loss = self._trainer.loss
         # Evaluation is this machine's, whoever trains.
         self._pool = ThreadPoolExecutor(self._team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
 

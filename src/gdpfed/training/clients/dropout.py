@@ -130,7 +130,7 @@ class SeededDropout(TorchFunctionMode):
 _KINDS = {functional.dropout: 0, functional.dropout1d: 2, functional.dropout2d: 0, functional.dropout3d: 4}
 
 
-def _without_dispatch(function: types.FunctionType) -> types.FunctionType:
+def _without_dispatch(function: Any) -> types.FunctionType:
     """The same function of PyTorch, which does its work instead of asking whose it is."""
     known = {**function.__globals__, "has_torch_function": lambda *_: False}
     copied = types.FunctionType(
