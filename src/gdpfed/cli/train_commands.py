@@ -135,9 +135,13 @@ def _finish(run: "RunFolder", simulation: "Simulation", workforce: Workforce, *,
     return content, told, *(f"note: {remark}" for remark in remarks), f"see it with: gdpfed show {run.path}"
 
 
-def _judgement(found: "Evaluation") -> str:
+def _judgement(found: "Evaluation", width: int = 0) -> str:
     """Accuracy, or what stands in its place, and own metrics."""
-    first = f"accuracy {found.accuracy:5.2f} %" if found.measure == "accuracy" else f"{found.accuracy:.1f} % less loss"
+    first = (
+        f"accuracy {found.accuracy:{width}.2f} %"
+        if found.measure == "accuracy"
+        else f"{found.accuracy:.1f} % less loss"
+    )
     return ", ".join([first, *(f"{name} {value:.4g}" for name, value in (found.metrics or {}).items())])
 
 
@@ -158,7 +162,7 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
             reached, judgement, result = progress.record.round_number + 1, progress.evaluation, ""
             if judgement is not None and progress.epsilons is not None:
                 spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-                result = f"  {_judgement(judgement)}  loss {judgement.loss:.3f}  epsilon {spent}"
+                result = f"  {_judgement(judgement, 5)}  loss {judgement.loss:.3f}  epsilon {spent}"
             left = (time.perf_counter() - started) / done * (num_rounds - reached)
             speed = f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
             line = f"round {reached:3d}/{num_rounds}{result}  {speed}"

@@ -6,22 +6,28 @@ Place: after a plan; nothing depends on them.
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.rounding import allowance, promise
 
-__all__ = ["plan_notes"]
+__all__ = ["plan_doubts", "plan_notes"]
 
 
-def plan_notes(plan: Plan) -> list[str]:
-    """A delta that promises little, groups of hardly anybody, weights that hide a step."""
-    notes = []
+def plan_doubts(plan: Plan) -> list[str]:
+    """What makes a plan worth little: a delta that promises nothing, groups of hardly anybody."""
+    doubts = []
     failures = max(group.delta for group in plan.groups) * plan.num_clients
     if plan.is_private and failures > 0.1:
-        notes.append(
+        doubts.append(
             f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"
         )
-    notes += [
+    doubts += [
         f"{group.name} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
         for group in plan.groups
         if group.expected_cohort < 1
     ]
+    return doubts
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """The doubts, and weights that hide a step."""
+    notes = plan_doubts(plan)
     if plan.is_private and abs(plan.step_size - 1) > 0.2:
         notes.append(
             f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by "

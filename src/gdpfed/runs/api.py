@@ -291,12 +291,13 @@ def train(
                 )
 
         state = run(run_folder, work, watch=tell)
-        simulation.load(state.model)
         dropped = sum(record.dropped or 0 for record in records) if run_folder is None else dropped_in(run_folder)
         remarks = simulation.remarks(state, evaluations, dropped)
         if run_folder is not None:
             run_folder.save_remarks(remarks)
         spent = work.spent(state.round_number)
+        # Last: to judge another model is to load it.
+        simulation.load(state.model)
     for remark in remarks:
         _LOG.warning("%s", remark)
     return Trained(

@@ -183,6 +183,7 @@ class Simulation:
             dropped=dropped,
             broken=self.broken,
             judged=judged,
+            start_loss=self._start_loss if judged else math.inf,
             test_targets=self.test_labels,
         )
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.planning.notes import plan_notes
+from gdpfed.planning.notes import plan_doubts
 from gdpfed.planning.plan import Plan
 from gdpfed.runs.loop import Evaluation
 from gdpfed.runs.record import Record
@@ -45,15 +45,16 @@ def remarks_of(
     dropped: int,
     broken: int,
     judged: Sequence[Evaluation | Record],
+    start_loss: float,
     test_targets: Tensor,
 ) -> tuple[str, ...]:
-    """The plan's notes, and what the run has shown.
+    """The plan's doubts, and what the run has shown.
 
     ``judged`` are all evaluations; ``dropped`` counts updates that were not finite in all rounds, ``broken`` clients
-    with inputs that are not.
+    with inputs that are not. ``start_loss`` is the untrained model's.
     """
     losses = [one.loss for one in judged]
-    remarks = list(plan_notes(plan))
+    remarks = list(plan_doubts(plan))
     if broken:
         remarks.append(f"{broken} of {len(assignment)} clients have inputs that are not finite: NaN or infinity")
     if dropped:
@@ -70,10 +71,10 @@ def remarks_of(
         remarks.append("the model diverged, its parameters are not finite: lower learning_rate or clip_norm")
     elif losses and losses[-1] >= 1e300:
         remarks.append("the model diverged, its loss is not finite: lower learning_rate or clip_norm")
-    elif len(losses) > 1 and losses[-1] > 2 * losses[0] > 0:
+    elif losses and losses[-1] > start_loss:
         remarks.append(
-            f"the loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: lower learning_rate, clip_norm or "
-            f"server_learning_rate, or have more clients in a round"
+            f"the loss is {losses[-1]:.4g}, above the {start_loss:.4g} of the untrained model: lower learning_rate, "
+            f"clip_norm or server_learning_rate, or have more clients in a round"
         )
     guess = _frequent(test_targets)
     if judged and guess is not None and judged[-1].measure == "accuracy":
