@@ -15,17 +15,18 @@ import importlib
 import inspect
 import sys
 import tomllib
+import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import GdpfedError, InputError, suggestion
 
 __all__ = [
-    "about", "accepted", "documented", "from_mapping", "imported", "is_reference", "parse_toml", "read_toml", "setting",
-    "text_of",
+    "about", "accepted", "called", "documented", "from_mapping", "imported", "is_reference", "parse_toml", "read_toml",
+    "setting", "text_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -147,19 +148,41 @@ def imported(reference: str, *, what: str) -> Any:
         importlib.invalidate_caches()
         found: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            found = getattr(found, part, None)
+            if found is None:
+                raise InputError(f"expected {name!r} in the module {module!r} for the {what}: check the name")
     except ImportError as error:
         raise InputError(
             f"cannot import the {what} {reference!r} ({error}): call gdpfed where its file lies, or install its package"
         ) from error
-    except AttributeError:
-        raise InputError(f"expected {name!r} in the module {module!r} for the {what}: check the name") from None
+    except GdpfedError:
+        raise
+    except Exception as error:
+        raise InputError(f"the module of the {what} {reference!r} fails: {_where(error)}") from error
     finally:
         if added and here in sys.path:
             sys.path.remove(here)
     if not callable(found):
         raise InputError(f"expected a function as the {what} {reference!r}, got {type(found).__name__}")
     return found
+
+
+def called(function: Callable[..., Any], *arguments: Any, what: str, offered: Mapping[str, Any] | None = None) -> Any:
+    """What a function of one's own returns, given of what is offered what it has parameters for; an error of its own
+    is an InputError that says where."""
+    try:
+        return function(*arguments, **accepted(function, offered or {}))
+    except GdpfedError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} fails: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """The error in one line, with the last place that it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

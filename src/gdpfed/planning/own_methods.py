@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TypeVar
 
-from gdpfed.config import imported, is_reference
+from gdpfed.config import called, imported, is_reference
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
@@ -70,7 +70,7 @@ def own_method(name: str) -> OwnMethod | None:
 
 def planned_by(function: OwnMethod, budgets: Budgets, settings: PlanSettings) -> Plan:
     """The function's plan under the method's name, verified."""
-    made = function(budgets, settings)
+    made = called(function, budgets, settings, what=f"the method {settings.method!r}")
     if not isinstance(made, Plan):
         raise InputError(f"expected a gdpfed.Plan of the method {settings.method!r}, got {type(made).__name__}")
     plan = dataclasses.replace(made, method=settings.method)

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from gdpfed.config import accepted, imported, is_reference
+from gdpfed.config import called, imported, is_reference
 from gdpfed.errors import InputError, PrivacyError, expect_word
 from gdpfed.tasks.features import LastCharacters, Scattering
 
@@ -142,7 +142,7 @@ def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
     """
     if is_reference(name):
         own = imported(name, what="model")
-        return _built(partial(_own_model, own, name, accepted(own, sizes)), seed=seed)
+        return _built(partial(_own_model, own, name, sizes), seed=seed)
     expect_word("a model among", name, MODELS)
     return _built(partial(MODELS[name], **sizes), seed=seed)
 
@@ -154,7 +154,7 @@ def _built(make: Callable[[], nn.Module], *, seed: int) -> nn.Module:
 
 
 def _own_model(function: Callable[..., object], name: str, sizes: Mapping[str, object]) -> nn.Module:
-    made = function(**sizes)
+    made = called(function, what=f"the model {name!r}", offered=sizes)
     if not isinstance(made, nn.Module):
         raise InputError(f"expected a torch.nn.Module of the model {name!r}, got {type(made).__name__}")
     return made

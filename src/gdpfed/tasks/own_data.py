@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gdpfed.config import accepted
+from gdpfed.config import called
 from gdpfed.errors import InputError
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.tasks.losses import Loss
@@ -218,7 +218,8 @@ def joined(clients: Sequence[Examples]) -> tuple[Examples, list[NDArray[np.int64
 
 def load_own_data(function: Callable[..., Any], *, name: str, budgets: Budgets, loss: Loss, seed: int) -> OwnData:
     """What a function of one's own returns: {"clients": ..., "test": ...}, or {"train": ..., "test": ...}."""
-    given = function(**accepted(function, {"seed": seed, "num_clients": len(budgets)}))
+    offered = {"seed": seed, "num_clients": len(budgets)}
+    given = called(function, what=f"the data set {name!r}", offered=offered)
     ways = 'a dict with "test" and "clients" (a list, or by name), or "test" and "train" (to be dealt out)'
     if not isinstance(given, Mapping) or "test" not in given or ("clients" in given) == ("train" in given):
         got = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
