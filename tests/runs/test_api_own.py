@@ -84,8 +84,12 @@ def test_regression_with_own_metrics(tmp_path: Path) -> None:
     assert 0 < trained.accuracies[0] < trained.accuracies[-1] <= 100
     record = open_run(tmp_path / "run").checked_records()[-1]
     assert record.metrics == {"absolute error": trained.metrics["absolute error"][-1]}
-    assert "loss that training removed" in record.measure
-    assert load_report([tmp_path / "run"]).methods[0].mean == record.accuracy
+    assert record.measure == "less loss than untrained"
+    data = load_report([tmp_path / "run"])
+    assert data.methods[0].mean == record.accuracy
+    page = gdpfed.report_html(data)
+    assert f"{record.accuracy:.1f} % less loss than untrained" in page
+    assert "test accuracy" not in page.lower()
 
 
 def test_labels_and_own_losses() -> None:

@@ -234,10 +234,16 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
     stamp = weakest_stamp(run.stamp for run in runs)
     drawn = curves(runs)
     results = method_results(drawn)
+    # Of tasks without right answers something else stands in the place of accuracies.
+    others = sorted({record.measure for run in runs for record in run.records()[-1:]} - {"accuracy"})
+    measured = " or ".join(others) or "Test accuracy"
     saved: str | None = None
     if any(curve.rounds for curve in drawn):
         with suppress(MissingExtraError):
-            saved = str(save_figure(plot_curves(drawn), picture))
+            figure = plot_curves(drawn)
+            for axis in figure.axes if others else ():
+                axis.set_ylabel(f"{measured} (%)")
+            saved = str(save_figure(figure, picture))
     content = {
         "stamp": stamp,
         "results": [dataclasses.asdict(result) for result in results],
@@ -257,7 +263,7 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
                 "none" if epsilon is None else rounded_up(epsilon, 3) for epsilon in epsilons[one.method]
             ),
         }
-        print_table("Test accuracy (%)", columns, results)
+        print_table(f"{measured} (%)", columns, results)
     lines = [
         f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
         f"{curve.num_rounds} rounds"

@@ -61,7 +61,7 @@ __all__ = [
 
 _EVALUATION_BATCH = 250
 # In the place of an accuracy, where there are no right answers.
-LOSS_REMOVED = "share of the untrained model's loss that training removed"
+LOSS_REMOVED = "less loss than untrained"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
