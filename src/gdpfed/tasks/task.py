@@ -168,14 +168,17 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
 def task_to_toml(task: Task) -> str:
     """The task as a file that `load_task` reads back."""
     # Files of runs that do not use what came later stay as they were before it: names follow from them.
-    later = ["averaging", "validation", "group_skew", "metrics"]
+    later = {"averaging", "validation", "group_skew", "against", "ask_cost", "loss", "metrics"}
     if not task.training.secure:
-        later += ["secure", "dropout", "colluders"]
+        later |= {"secure", "dropout", "colluders"}
     settings, training = (
-        {name: value for name, value in values.items() if value is not None and (value or name not in later)}
-        for values in (dataclasses.asdict(task.settings), dataclasses.asdict(task.training))
+        {
+            field.name: value
+            for field in dataclasses.fields(values)
+            if (value := getattr(values, field.name)) is not None
+            and not (field.name in later and value == field.default)
+        }
+        for values in (task.settings, task.training)
     )
-    if training["loss"] == TrainingSettings().loss:
-        del training["loss"]
     content: dict[str, Any] = {"title": task.title, "budgets": task.budgets_source, **settings, "training": training}
     return tomli_w.dumps(content)
