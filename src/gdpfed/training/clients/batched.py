@@ -63,7 +63,7 @@ class BatchedModel(Protocol):
 
 def batched_model(model: nn.Module, loss: Loss = CROSS_ENTROPY) -> BatchedModel:
     """The fastest way to train many copies of ``model`` at once."""
-    if loss is CROSS_ENTROPY and all(parameter.requires_grad for parameter in model.parameters()):
+    if loss.kind == "classes" and all(parameter.requires_grad for parameter in model.parameters()):
         if LayeredModel.supports(model):
             return LayeredModel(cast(nn.Sequential, model))
         if LinearModel.supports(model):
@@ -170,7 +170,7 @@ class _AnyModule:
     ) -> list[Tensor]:
         """Of one client, or of many at once, whose tensors have one more dimension."""
         leaves = tuple(part.detach().requires_grad_() for part in parameters)
-        if self._loss is CROSS_ENTROPY:
+        if self._loss.kind == "classes":
             logits = self._of_all(self._single, leaves, inputs, keys, one=one)
             losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
             total = (losses * weights.flatten()).sum()
