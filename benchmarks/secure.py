@@ -237,7 +237,9 @@ def main() -> None:
     python = None if options.no_flower else flower_python(options.flower_python)
     sizes = [CLIENT_TARGET, SERVER_TARGET] if options.quick else [(num, size) for num in PARAMS for size in COHORTS]
     if options.sizes:
-        sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",")]
+        sizes = [
+            (int(params), int(cohort)) for params, cohort in (size.split("x") for size in options.sizes.split(","))
+        ]
     columns = ["parameters", "cohort", "holders", "lost", "client", "sends", "receives", "server"]
     print("| " + " | ".join([*columns, "Flower: client", "sends", "server"]) + " |")
     print("|" + " ---: |" * 11)

@@ -18,6 +18,7 @@ EXPECTED = {
     "whole_method": "accuracy 9",
     "own_model": "test accuracy 9",
     "own_method": "square-root  signal-to-noise",
+    "own_data": "absolute error 0.",
     "ledger": "would exceed budgets before its end",
 }
 

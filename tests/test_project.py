@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import gdpfed
 
@@ -43,8 +45,8 @@ def test_exported_names() -> None:
             "AuditReport", "Budgets", "GdpfedError", "Group", "InputError", "Ledger", "LocalTraining", "METHODS",
             "Plan", "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained",
             "TrainingSettings", "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan",
-            "load_report", "load_task", "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for",
-            "open_run", "parse_compact", "plan_frontier", "plan_hash", "read_budgets", "report_html",
+            "load_report", "load_task", "make_plan", "max_participations_for", "method", "noise_multiplier_for",
+            "num_rounds_for", "open_run", "parse_compact", "plan_frontier", "plan_hash", "read_budgets", "report_html",
             "sampling_rate_for", "save_plan", "server_epsilon", "simulate", "start_run", "train", "verify_ledger",
         ]
     )  # fmt: skip
@@ -161,6 +163,19 @@ def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
         env={"PY": sys.executable, "PATH": "/usr/bin:/bin", "GDPFED_CACHE": "off", "HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.training
+def test_ten_lines_from_import_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert names["trained"].accuracies[-1] > 75
+    assert names["trained"].remarks == ()
+    assert "keeps every group" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.training

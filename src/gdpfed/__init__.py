@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gdpfed.ledger.book import Ledger
     from gdpfed.ledger.verify import verify_ledger
     from gdpfed.planning.methods import METHODS, make_plan, plan_frontier
+    from gdpfed.planning.own_methods import method
     from gdpfed.planning.people import assign
     from gdpfed.planning.plan import Group, Plan
     from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
@@ -42,6 +43,7 @@ _NAMES_OF = {
     "gdpfed.ledger.book": ("Ledger",),
     "gdpfed.ledger.verify": ("verify_ledger",),
     "gdpfed.planning.methods": ("METHODS", "make_plan", "plan_frontier"),
+    "gdpfed.planning.own_methods": ("method",),
     "gdpfed.planning.people": ("assign",),
     "gdpfed.planning.plan": ("Group", "Plan"),
     "gdpfed.planning.plan_file": ("load_plan", "plan_hash", "save_plan"),
@@ -66,8 +68,9 @@ __all__ = [
     "METHODS", "AuditReport", "Budgets", "GdpfedError", "Group", "InputError", "Ledger", "LocalTraining", "Plan",
     "PlanSettings", "PrivacyError", "RunFolder", "SampledGaussian", "Task", "Trained", "TrainingSettings",
     "__version__", "account", "assign", "audit_plan", "epsilon_of", "load_plan", "load_report", "load_task",
-    "make_plan", "max_participations_for", "noise_multiplier_for", "num_rounds_for", "open_run", "parse_compact",
-    "plan_frontier", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan", "server_epsilon",
+    "make_plan", "max_participations_for", "method", "noise_multiplier_for", "num_rounds_for", "open_run",
+    "parse_compact", "plan_frontier", "plan_hash", "read_budgets", "report_html", "sampling_rate_for", "save_plan",
+    "server_epsilon",
     "simulate", "start_run", "train", "verify_ledger",
 ]  # fmt: skip
 

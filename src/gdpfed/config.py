@@ -3,21 +3,31 @@
 Place: used wherever a file becomes a value. An unknown key is an error that names the nearest known one; a value of
 the wrong type is an error that names the key; what a value may be is the dataclass's own business.
 
+A value may name a function of one's own, as ``package.module:function``. Reading a file never imports it: `imported`
+does, when the function is used, and what it imports is run. So a report of somebody else's run runs nothing of theirs.
+
 A setting is documented once, in its field. The docstring of its class, the options of the command line
 (`cli/options.py`) and docs/settings.md are made from that.
 """
 
 import dataclasses
+import importlib
+import inspect
+import sys
 import tomllib
+import traceback
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import GdpfedError, InputError, suggestion
 
-__all__ = ["about", "documented", "from_mapping", "parse_toml", "read_toml", "setting", "text_of"]
+__all__ = [
+    "about", "accepted", "called", "documented", "from_mapping", "imported", "is_reference", "parse_toml", "read_toml",
+    "setting", "text_of",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -116,3 +126,69 @@ def _describe(hint: Any) -> str:
     if origin is tuple:
         return f"a list of {_describe(arguments[0])}"
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(hint, str(hint))
+
+
+def is_reference(value: str) -> bool:
+    """Whether a value names a function of one's own, as ``package.module:function``."""
+    module, colon, name = value.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+
+
+def imported(reference: str, *, what: str) -> Any:
+    """The function that ``package.module:function`` names. Modules of the current folder are found, too.
+
+    This runs the module's code: for files that one has written or read.
+    """
+    module, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        importlib.invalidate_caches()
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+            if found is None:
+                raise InputError(f"expected {name!r} in the module {module!r} for the {what}: check the name")
+    except ImportError as error:
+        raise InputError(
+            f"cannot import the {what} {reference!r} ({error}): call gdpfed where its file lies, or install its package"
+        ) from error
+    except GdpfedError:
+        raise
+    except Exception as error:
+        raise InputError(f"the module of the {what} {reference!r} fails: {_where(error)}") from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+    if not callable(found):
+        raise InputError(f"expected a function as the {what} {reference!r}, got {type(found).__name__}")
+    return found
+
+
+def called(function: Callable[..., Any], *arguments: Any, what: str, offered: Mapping[str, Any] | None = None) -> Any:
+    """What a function of one's own returns, given of what is offered what it has parameters for; an error of its own
+    is an InputError that says where."""
+    try:
+        return function(*arguments, **accepted(function, offered or {}))
+    except GdpfedError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} fails: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """The error in one line, with the last place that it went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is offered, what the function has parameters for."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(offered)
+    named = {parameter.name for parameter in parameters}
+    return {name: value for name, value in offered.items() if name in named}

@@ -15,7 +15,7 @@ from gdpfed.errors import InputError
 
 __all__ = ["ROLES", "generator"]
 
-ROLES = ("partition", "groups", "model", "sample", "batches", "noise", "dropout")
+ROLES = ("partition", "groups", "model", "sample", "batches", "noise", "dropout", "masks")
 
 
 def generator(seed: int, role: str, *, round_number: int = 0, client: int = 0) -> np.random.Generator:

@@ -93,3 +93,10 @@ def test_bad_files_are_refused(tmp_path: Path, text: str, named: str) -> None:
 def test_unknown_sources_are_refused(source: str, named: str) -> None:
     with pytest.raises(InputError, match=named):
         load_task(source)
+
+
+def test_whole_numbers_are_numbers() -> None:
+    """A plan made with 2 in the place of 2.0 is the plan that its own file holds."""
+    whole = PlanSettings(server_learning_rate=2, clip_norm=1, participation=1, num_rounds=4)
+    assert repr(whole) == repr(PlanSettings(server_learning_rate=2.0, clip_norm=1.0, participation=1.0, num_rounds=4))
+    assert type(whole.num_rounds) is int

@@ -1,5 +1,6 @@
 """The one type of a record."""
 
+import dataclasses
 import json
 import math
 
@@ -30,8 +31,6 @@ def read(line: str) -> Record:
     "changes", [{}, {"clipped": None, "dropped": None}, {"vanished": 2}, {"by_budget": (1.0, 2.0)}, {"device": "cuda"}]
 )
 def test_a_record_comes_back(changes: dict[str, object]) -> None:
-    import dataclasses
-
     record = dataclasses.replace(RECORD, **changes)  # type: ignore[arg-type]
     assert read(record.to_line()) == record
     assert read(record.to_line()).to_line() == record.to_line()
@@ -52,3 +51,12 @@ def test_a_line_of_an_older_release() -> None:
 def test_what_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(InputError, match="line 7"):
         Record.from_json(json.loads(line), where="line 7")
+
+
+def test_own_metrics_come_back() -> None:
+    told = dataclasses.replace(RECORD, measure="less loss than untrained", metrics={"error": 0.25})
+    assert Record.from_json(json.loads(told.to_line())) == told
+    with pytest.raises(InputError, match="numbers by name as metrics"):
+        Record.from_json(json.loads(told.to_line()) | {"metrics": [1]})
+    assert "metrics" not in RECORD.to_line()
+    assert "measure" not in RECORD.to_line()

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gdpfed.tasks import features
 from gdpfed.tasks.datasets import Dataset
-from gdpfed.tasks.features import LastCharacters, Scattering, computed_once
+from gdpfed.tasks.features import LastCharacters, Scattering, computed_once, fixed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 
 
@@ -120,3 +121,18 @@ def test_holding_out() -> None:
     assert np.array_equal(held.test_inputs, dataset.train_inputs[8:])
     assert np.array_equal(held.train_labels, dataset.train_labels[:8])
     assert dataset.holding_out(0) is dataset
+
+
+def test_a_frozen_part_is_computed_once() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.5)).eval(), nn.Linear(5, 3))
+    inputs = torch.randn(300, 6)
+    # Nothing is frozen, or a frozen part draws: all stays as it is.
+    assert fixed_once(model, inputs) == (model, (inputs,))
+    model[0].requires_grad_(False)
+    assert fixed_once(model.train(), inputs) == (model, (inputs,))
+    model[0].eval()
+    rest, (features, none) = fixed_once(model, inputs, inputs[:0])
+    torch.testing.assert_close(rest(features), model(inputs))
+    assert len(none) == 0
+    assert rest[1] is model[1]  # type: ignore[index]

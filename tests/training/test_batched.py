@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
+from gdpfed.tasks.losses import loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
 from gdpfed.training.clients.batched import batched_model
 from gdpfed.training.clients.layers import LayeredModel
@@ -269,22 +270,108 @@ def test_threads_do_not_meet(make: Callable[[], nn.Module]) -> None:
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
 
 
-class Noisy(nn.Module):
+class Lossy(nn.Module):
+    """Dropout as a layer, as a function and between the weights of attention."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.attention = nn.TransformerEncoderLayer(12, 2, 8, dropout=0.3, batch_first=True)
+        self.dropout = nn.Dropout(0.4)
         self.dense = nn.Linear(12, 5)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.dense(nn.functional.dropout(inputs, 0.5))
+        hidden = self.dropout(self.attention(inputs)[:, -1])
+        logits: Tensor = self.dense(nn.functional.dropout(hidden, 0.5))
+        return logits
 
 
-def test_random_layers_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5))
-    with pytest.raises(InputError, match=r"Dropout at '1' .* eval\(\)"):
-        batched_model(model)
-    check_equal(model.eval(), images(12))
-    hidden = Noisy()
+def test_dropout_is_each_clients_own() -> None:
+    """With vmap as one after the other, alone as among others; other keys, other masks; in eval mode none at all."""
+    model, inputs = Lossy(), images(3, 12)
+    labels = torch.randint(0, 5, (CLIENTS, BATCH), generator=torch.Generator().manual_seed(3))
+    weights = torch.full((CLIENTS, BATCH), 1 / BATCH)
+    parameters, keys = stacked(model), torch.arange(CLIENTS) * 977 + 5
+    together = batched_model(model).gradients(parameters, inputs, labels, weights, keys)
+    for client in range(CLIENTS):
+        rows = slice(client, client + 1)
+        own = [part[rows] for part in parameters]
+        alone = batched_model(model).gradients(own, inputs[rows], labels[rows], weights[rows], keys[rows])
+        one = batched_model(model)
+        one._one_by_one = True  # type: ignore[attr-defined]
+        single = one.gradients(own, inputs[rows], labels[rows], weights[rows], keys[rows])
+        for mine, theirs, looped in zip(together, alone, single, strict=True):
+            torch.testing.assert_close(mine[client], theirs[0])
+            torch.testing.assert_close(looped, theirs)
+    others = batched_model(model).gradients(parameters, inputs, labels, weights, keys + 1)
+    assert not torch.allclose(together[0], others[0])
+    model.eval()
+    still = [batched_model(model).gradients(parameters, inputs, labels, weights, key) for key in (keys, keys + 1)]
+    assert not torch.allclose(together[0], still[0][0])
+
+
+class Random(nn.Module):
+    def __init__(self, *, recurrent: bool) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(12, 12, num_layers=2, dropout=0.5, batch_first=True) if recurrent else None
+        self.dense = nn.Linear(12, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.cell is None:
+            return self.dense(inputs + torch.rand_like(inputs))
+        return self.dense(self.cell(inputs.unsqueeze(1))[0][:, -1])
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_other_randomness_is_refused(recurrent: bool) -> None:
+    model = Random(recurrent=recurrent)
     with pytest.raises(InputError, match="take the random part out"):
-        batched_model(hidden).gradients(
-            stacked(hidden), images(12), torch.ones(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
+        batched_model(model).gradients(
+            stacked(model), images(12), torch.ones(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
         )
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean that is no mean of the examples' own losses."""
+    classes = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=outputs.dtype)
+    return nn.functional.cross_entropy(outputs, targets, weight=classes)
+
+
+def branching(outputs: Tensor, targets: Tensor) -> Tensor:
+    """What vmap cannot do."""
+    scale = 2.0 if outputs.sum().item() > 0 else 1.0
+    return nn.functional.cross_entropy(outputs, targets) * scale
+
+
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.huber_loss(outputs, targets, reduction="none").mean(1)
+
+
+LOSS_CASES: dict[str, object] = {
+    "mse": "mse", "bce-with-logits": "bce-with-logits", "each": huber, "weighted mean": weighted, "loop": branching
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSS_CASES)
+def test_own_losses_equal_autograd(name: str) -> None:
+    """Clients of one, two and three examples: what pads a batch is in no loss."""
+    chosen = loss_of(LOSS_CASES[name])  # type: ignore[arg-type]
+    model = nn.Sequential(nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 5)).double()
+    inputs, generator = images(12).double(), torch.Generator().manual_seed(4)
+    targets = torch.randint(0, 5, (CLIENTS, BATCH), generator=generator)
+    if name in ("mse", "bce-with-logits", "each"):
+        targets = torch.rand(CLIENTS, BATCH, 5, generator=generator).round().double()
+    chosen = chosen.check(model(inputs[0]), targets[0])
+    assert chosen.is_mean == (name in ("weighted mean", "loop"))
+    parameters = [part.detach().double() for part in stacked(model)]
+    sizes = [1, 2, 3, 2]
+    shares = [[1 / size if place < size else 0 for place in range(BATCH)] for size in sizes]
+    weights = torch.tensor(shares, dtype=torch.float64)
+    gradients = batched_model(model, chosen).gradients(parameters, inputs, targets, weights)
+    for client, size in enumerate(sizes):
+        single = copy.deepcopy(model)
+        for own, part in zip(single.parameters(), parameters, strict=True):
+            own.data.copy_(part[client])
+        loss = chosen.function(single(inputs[client, :size]), targets[client, :size]).mean()
+        of_single = torch.autograd.grad(loss, list(single.parameters()))
+        for mine, theirs in zip(gradients, of_single, strict=True):
+            torch.testing.assert_close(mine[client], theirs, rtol=1e-9, atol=1e-12)

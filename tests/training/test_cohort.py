@@ -292,10 +292,29 @@ def test_impossible_data_is_refused() -> None:
         CohortTrainer(model, fine, LocalTraining(), num_workers=1, chunk_clients=0)
     with pytest.raises(InputError, match="got the shape"):
         CohortTrainer(model[:2], fine, LocalTraining(), num_workers=1)  # type: ignore[index]
-    frozen = copy.deepcopy(model)
-    frozen[0].weight.requires_grad_(False)  # type: ignore[index]
-    with pytest.raises(InputError, match=r"'0\.weight' with requires_grad=False"):
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    with pytest.raises(InputError, match="something to train"):
         CohortTrainer(frozen, fine, LocalTraining(), num_workers=1)
+    with pytest.raises(InputError, match="fails on the first example, of shape"):
+        CohortTrainer(model, dataclasses.replace(fine, inputs=torch.zeros(6, 9)), LocalTraining(), num_workers=1)
+
+
+def test_frozen_parameters_stay() -> None:
+    """The rest moves as if everything was trained from the same place in one step, and the frozen part not at all."""
+    made = world("cnn")
+    local = LocalTraining(learning_rate=0.1, local_steps=1, batch_size=4)
+    frozen = copy.deepcopy(made.model)
+    frozen[0].requires_grad_(False)  # type: ignore[index]
+    moved = []
+    for model in (made.model, frozen):
+        trainer = CohortTrainer(model, made.data, local, num_workers=1)
+        (pair,) = trainer.updates(flat_parameters(model), [0], seed=1, round_number=0)
+        moved.append(pair[1])
+        trainer.close()
+    fixed = sum(parameter.numel() for parameter in frozen[0].parameters())  # type: ignore[index]
+    assert moved[1].shape[1] == moved[0].shape[1] - fixed == trainer.num_params == len(flat_parameters(frozen))
+    torch.testing.assert_close(moved[1], moved[0][:, fixed:], rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(made.model[0].parameters(), frozen[0].parameters(), strict=True))  # type: ignore[index]
 
 
 def test_auto_takes_a_gpu_where_there_is_one() -> None:

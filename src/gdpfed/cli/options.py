@@ -60,6 +60,11 @@ class Workforce:
         return Engine(name=self.engine, ray_address=self.ray_address, device=self.device)
 
     @property
+    def how(self) -> dict[str, Any]:
+        """For `runs.simulate.prepare`."""
+        return {"num_workers": self.workers, "engine": self.trainer, "data_dir": self.data_dir}
+
+    @property
     def place(self) -> str:
         """Where they train, in words; nothing for this machine's processors."""
         return "" if (self.engine, self.device) == ("local", "cpu") else self.trainer.place
@@ -146,6 +151,8 @@ def _read_as(hint: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
     kinds = [str if get_origin(kind) is Literal else kind for kind in choices if kind is not type(None)]
     if kinds == [tuple[tuple[str, ...], ...]]:
         return Path, _read_lists
+    if kinds == [tuple[str, ...]]:
+        return str, lambda text: tuple(word.strip() for word in text.split(",") if word.strip())
     if len(kinds) == 1 and get_origin(kinds[0]) is None:
         return kinds[0], lambda value: value
     return str, lambda text: _word_or_numbers(text, kinds, name)

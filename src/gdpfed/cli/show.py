@@ -12,9 +12,10 @@ from typing import Any, Literal, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from gdpfed.planning.notes import plan_notes
 from gdpfed.planning.plan import Group, Guarantee, Plan
 from gdpfed.planning.plan_file import plan_hash
-from gdpfed.privacy.rounding import allowance, delta_up, promise, rounded_up
+from gdpfed.privacy.rounding import delta_up, rounded_up
 
 __all__ = [
     "console", "doing", "print_comparison", "print_json", "print_plan", "print_table", "rounded_up", "say", "table",
@@ -172,7 +173,7 @@ def _footnotes(plan: Plan) -> list[str]:
         )
     else:
         lines.append("no privacy: no clipping, no noise")
-    return [*lines, *(f"note: {note}" for note in _notes(plan)), f"plan {plan_hash(plan)}"]
+    return [*lines, *(f"note: {note}" for note in plan_notes(plan)), f"plan {plan_hash(plan)}"]
 
 
 def _deltas(groups: Iterable[Group]) -> str:
@@ -186,26 +187,6 @@ def _deltas(groups: Iterable[Group]) -> str:
 def _guarantee(guarantee: Guarantee) -> str:
     promised = f"({rounded_up(guarantee.epsilon)}, {delta_up(guarantee.delta, 4)})"
     return f"{promised} for {guarantee.unit}, against {guarantee.adversary}"
-
-
-def _notes(plan: Plan) -> list[str]:
-    notes = []
-    failures = max(group.delta for group in plan.groups) * plan.num_clients
-    if plan.is_private and failures > 0.1:
-        notes.append(
-            f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"
-        )
-    notes += [
-        f"{group.name} has {group.expected_cohort:.2g} clients a round: raise participation or merge groups"
-        for group in plan.groups
-        if group.expected_cohort < 1
-    ]
-    if plan.is_private and abs(plan.step_size - 1) > 0.2:
-        notes.append(
-            f"the weights hide a step of {plan.step_size:.3f} (dp-fedavg has 1): compare methods at equal step, by "
-            f"weights 'inverse-variance' or by the server learning rate"
-        )
-    return notes
 
 
 def print_comparison(title: str, plans: Sequence[Plan]) -> None:

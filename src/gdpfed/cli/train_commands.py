@@ -23,7 +23,9 @@ from gdpfed.tasks.task import DEMONSTRATION, TrainingSettings
 
 if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder
-    from gdpfed.runs.loop import Progress, Watcher
+    from gdpfed.runs.loop import Evaluation, Progress, Watcher
+    from gdpfed.runs.simulate import Simulation
+    from gdpfed.tasks.task import Task
 
 __all__ = ["compare_runs", "resume_run", "show_runs", "train_run"]
 
@@ -45,11 +47,24 @@ def train_run(
     The run is a folder; interrupted, it goes on with gdpfed resume.
     """
     options.need("torch", extra="torch", purpose="training")
-    from gdpfed.runs.start import start_run
+    from gdpfed.runs.start import prepared_run
 
     workforce = asked.workforce()
-    run = start_run(asked.task(source), seed=seed, folder=out, ledger=ledger, population=population)
-    tell(as_json, *_finish(run, workforce, quiet=as_json))
+    run, simulation = prepared_run(
+        _trainable(asked, source), seed=seed, folder=out, ledger=ledger, population=population, **workforce.how
+    )
+    tell(as_json, *_finish(run, simulation, workforce, quiet=as_json))
+
+
+def _trainable(asked: options.Asked, source: str) -> "Task":
+    """The task, which must say what to train on: budgets alone do not."""
+    task = asked.task(source)
+    if "dataset" not in task.stated:
+        raise InputError(
+            f"expected a task that says what to train on, got budgets alone ({source}): name the data with --dataset "
+            f"({DEMONSTRATION}, another of gdpfed data list, or package.module:function), or write both into a .toml"
+        )
+    return task
 
 
 @options.with_settings(Workforce)
@@ -61,7 +76,8 @@ def resume_run(
     The result is what it would have been.
     """
     options.need("torch", extra="torch", purpose="training")
-    from gdpfed.runs.folder import STAMP, open_run
+    from gdpfed.runs.folder import OWN_DATA, STAMP, open_run
+    from gdpfed.runs.simulate import prepare
 
     run = open_run(folder)
     if run.stamp != STAMP and not run.is_finished:
@@ -71,39 +87,63 @@ def resume_run(
     if run.is_finished and not as_json:
         say(f"{folder} is finished; see it with: gdpfed show {folder}")
         return
-    tell(as_json, *_finish(run, asked.workforce(), quiet=as_json))
+    if run.task.training.dataset == OWN_DATA:
+        raise InputError(f"{str(folder)!r} is a run of gdpfed.train: call that again, with this folder, to go on")
+    workforce = asked.workforce()
+    simulation = prepare(run.task, run.plan, seed=run.seed, **workforce.how)
+    tell(as_json, *_finish(run, simulation, workforce, quiet=as_json))
 
 
-def _finish(run: "RunFolder", workforce: Workforce, *, quiet: bool) -> tuple[dict[str, Any], str, str]:
+def _finish(run: "RunFolder", simulation: "Simulation", workforce: Workforce, *, quiet: bool) -> tuple[Any, ...]:
     """Trains to the end; returns what there is to tell."""
+    import torch
+
     from gdpfed.runs.folder import STAMP
-    from gdpfed.runs.simulate import simulate
+    from gdpfed.runs.simulate import run_simulation
     from gdpfed.runs.start import spent_by_group
 
+    torch.set_num_threads(1)
     if not quiet:
         how = ", secure sums" if run.task.training.secure else ""
         how += f", on {workforce.place}" if workforce.place else ""
         how += f", charged to {run.ledger.path} as {run.ledger.run}" if run.ledger is not None else ""
         say(f"{run.task.title}, {run.plan.method}{how}, seed {run.seed}, in {run.path}; {STAMP}")
-    with _watching(run.plan.num_rounds, quiet=quiet) as watch:
-        final = simulate(
-            run, num_workers=workforce.workers, engine=workforce.trainer, data_dir=workforce.data_dir, watch=watch
-        )
-    spent = spent_by_group(run)
+    try:
+        with _watching(run.plan.num_rounds, quiet=quiet) as watch:
+            final = run_simulation(run, simulation, watch=watch)
+    finally:
+        simulation.trainer.close()
+    spent, remarks = spent_by_group(run), run.remarks()
     content = {
         "folder": str(run.path),
         "method": run.plan.method,
         "seed": run.seed,
-        "accuracy": final.accuracy,
-        "loss": final.loss,
+        "accuracy": None if final is None else final.accuracy,
+        "loss": None if final is None else final.loss,
         "epsilons": [finite(epsilon) for epsilon in spent],
+        "remarks": list(remarks),
         "stamp": STAMP,
     }
+    judged = "not evaluated"
+    if final is not None:
+        content |= {"metrics": final.metrics} if final.metrics else {}
+        content |= {"measure": final.measure} if final.measure != "accuracy" else {}
+        judged = f"{_judgement(final)}, loss {final.loss:.4f}"
     costs = ", ".join(rounded_up(epsilon, 3) for epsilon in spent)
     where = "" if run.ledger is None else ", over all runs of the ledger"
     against = "models and server" if run.plan.is_rotation else "release"
-    told = f"accuracy {final.accuracy:.2f} %, loss {final.loss:.4f}; epsilon ({against}) {costs}{where}"
-    return content, told, f"see it with: gdpfed show {run.path}"
+    told = f"{judged}; epsilon ({against}) {costs}{where}"
+    return content, told, *(f"note: {remark}" for remark in remarks), f"see it with: gdpfed show {run.path}"
+
+
+def _judgement(found: "Evaluation", width: int = 0) -> str:
+    """Accuracy, or what stands in its place, and own metrics."""
+    first = (
+        f"accuracy {found.accuracy:{width}.2f} %"
+        if found.measure == "accuracy"
+        else f"{found.accuracy:.1f} % less loss"
+    )
+    return ", ".join([first, *(f"{name} {value:.4g}" for name, value in (found.metrics or {}).items())])
 
 
 @contextmanager
@@ -123,7 +163,7 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
             reached, judgement, result = progress.record.round_number + 1, progress.evaluation, ""
             if judgement is not None and progress.epsilons is not None:
                 spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-                result = f"  accuracy {judgement.accuracy:5.2f} %  loss {judgement.loss:.3f}  epsilon {spent}"
+                result = f"  {_judgement(judgement, 5)}  loss {judgement.loss:.3f}  epsilon {spent}"
             left = (time.perf_counter() - started) / done * (num_rounds - reached)
             speed = f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
             line = f"round {reached:3d}/{num_rounds}{result}  {speed}"
@@ -151,20 +191,26 @@ def compare_runs(
 ) -> None:
     """Train several methods on several seeds, and show them side by side."""
     options.need("torch", extra="torch", purpose="training")
-    from gdpfed.runs.start import open_or_start
+    from gdpfed.runs.simulate import prepare
+    from gdpfed.runs.start import open_if_same, prepared_run
 
     workforce = asked.workforce()
     if seeds < 1:
         raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
     names = [check_method(name.strip()) for name in methods.split(",")]
-    task = asked.task(source)
+    task = _trainable(asked, source)
     runs = []
     for seed in range(1, seeds + 1):
         for name in names:
             one = dataclasses.replace(task, settings=for_method(task.settings, name))
-            run = open_or_start(out / f"{name}-seed{seed}", one, seed=seed)
+            folder = out / f"{''.join('-' if letter == ':' else letter for letter in name)}-seed{seed}"
+            run = open_if_same(folder, one)
+            if run is None:
+                run, simulation = prepared_run(one, seed=seed, folder=folder, **workforce.how)
+            elif not run.is_finished:
+                simulation = prepare(one, run.plan, seed=seed, **workforce.how)
             if not run.is_finished:
-                _, *lines = _finish(run, workforce, quiet=as_json)
+                _, *lines = _finish(run, simulation, workforce, quiet=as_json)
                 say(*([] if as_json else lines))
             runs.append(run)
     _show(runs, picture=picture or out / "curves.png", as_json=as_json)
@@ -189,10 +235,16 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
     stamp = weakest_stamp(run.stamp for run in runs)
     drawn = curves(runs)
     results = method_results(drawn)
+    # Of tasks without right answers something else stands in the place of accuracies.
+    others = sorted({record.measure for run in runs for record in run.records()[-1:]} - {"accuracy"})
+    measured = " or ".join(others) or "Test accuracy"
     saved: str | None = None
     if any(curve.rounds for curve in drawn):
         with suppress(MissingExtraError):
-            saved = str(save_figure(plot_curves(drawn), picture))
+            figure = plot_curves(drawn)
+            for axis in figure.axes if others else ():
+                axis.set_ylabel(f"{measured} (%)")
+            saved = str(save_figure(figure, picture))
     content = {
         "stamp": stamp,
         "results": [dataclasses.asdict(result) for result in results],
@@ -215,14 +267,16 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
                 "none" if epsilon is None else rounded_up(epsilon, 3) for epsilon in epsilons[one.method, one.against]
             ),
         }
-        print_table("Test accuracy (%)", columns, results)
+        print_table(f"{measured} (%)", columns, results)
     lines = [
         f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
         f"{curve.num_rounds} rounds"
         for curve in drawn
         if not curve.is_finished
     ]
-    drawing = f"picture: {saved}" if saved else "no picture: pip install 'gdpfed[plots]' to draw it"
+    drawing = f"picture: {saved}" if saved else "no picture: no round was evaluated yet"
+    if not saved and any(curve.rounds for curve in drawn):
+        drawing = "no picture: pip install 'gdpfed[plots]' to draw it"
     if any(curve.against == "server" for curve in drawn):
         lines.append("against server: the epsilon holds against whoever sees the models, and the server")
     tell(as_json, content, *lines, stamp, drawing)

@@ -32,6 +32,7 @@ from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.planning import asks
 from gdpfed.planning.groups import FloatArray, Grouping, Members, group_everyone, make_groups
 from gdpfed.planning.noise_curves import noise_by_rate
+from gdpfed.planning.own_methods import own_method, own_names, planned_by
 from gdpfed.planning.people import PersonLoss, assignment_digest, linked_counts, spreads_of
 from gdpfed.planning.person_limit import PersonLimit
 from gdpfed.planning.plan import ADJACENCIES, Group, Plan, ReleaseKind, SamplingKind, guaranteed
@@ -87,15 +88,20 @@ METHODS: dict[str, Choices] = {
 
 def check_method(name: str) -> str:
     """Returns ``name`` if it is a method, else says which there are."""
-    if name not in METHODS:
-        raise InputError(f"expected a method among {', '.join(METHODS)}, got {name!r}{suggestion(name, METHODS)}")
+    if name not in METHODS and own_method(name) is None:
+        known = [*METHODS, *own_names()]
+        raise InputError(f"expected a method among {', '.join(known)}, got {name!r}{suggestion(name, known)}")
     return name
 
 
 def make_plan(budgets: Budgets, settings: PlanSettings) -> Plan:
     """Plans ``settings.method`` for these budgets: every epsilon computed, every budget kept, or an error that says
     why not. Against the server, asks and trainings that are not stated are found first (`asks.py`)."""
-    if METHODS[check_method(settings.method)].is_private:
+    check_method(settings.method)
+    own = None if settings.method in METHODS else own_method(settings.method)
+    if own is not None:
+        return planned_by(own, budgets, settings)
+    if METHODS[settings.method].is_private:
         settings = asks.balanced(settings, lambda stated: _planned(budgets, stated))
     return _planned(budgets, settings)
 

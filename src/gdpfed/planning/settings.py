@@ -152,6 +152,10 @@ class PlanSettings:
     )
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            # As a file has them: a plan with 2 in the place of 2.0 would have another hash than its own file.
+            if one.type in (float, float | None) and type(getattr(self, one.name)) is int:
+                object.__setattr__(self, one.name, float(getattr(self, one.name)))
         check_accountant(self.accountant)
         if self.delta is not None:
             check_delta(self.delta)

@@ -90,6 +90,12 @@ class MethodRuns:
         return tuple(run.last.accuracy for run in self.counted)
 
     @property
+    def measure(self) -> str:
+        """What ``accuracies`` are, in percent: of a task without right answers something else."""
+        recorded = self.runs[0].last.measure
+        return "test accuracy" if recorded == "accuracy" else recorded
+
+    @property
     def mean(self) -> float:
         """Over seeds."""
         return statistics.fmean(self.accuracies)

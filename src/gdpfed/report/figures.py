@@ -75,7 +75,7 @@ def convergence(data: ReportData, *, wide: bool) -> str:
         body += _curve(method, frame, emphasis=method is data.headline)
     if wide:
         body += _names_at_ends(data, frame, width=width)
-    title = f"Test accuracy against rounds, {len(methods)} methods"
+    title = f"{data.headline.measure.capitalize()} against rounds, {len(methods)} methods"
     return draw.svg(body, width=width, height=height, title=title, wide=wide)
 
 
@@ -127,7 +127,12 @@ def small_multiples(data: ReportData) -> str:
         label = f"{method.label}: {accuracy(method)} %; {seeds}"
         lines.append(draw.point(*means[method.label][-1], marker=marker, label=label, first=True))
         body = grid + "".join(ghosts) + draw.group(colour, *lines)
-        chart = draw.svg(body, width=width, height=height, title=f"Accuracy of {method.label} against rounds")
+        chart = draw.svg(
+            body,
+            width=width,
+            height=height,
+            title=f"{method.measure.removeprefix('test ').capitalize()} of {method.label} against rounds",
+        )
         panels += draw.panel(method.label, f"{method.mean:.1f}", chart, kind=colour, swatch=draw.key(marker))
     # As many in a row as leave the last row fullest.
     in_a_row = min((3, 4, 5), key=lambda number: (-len(data.methods) % number, number))
@@ -188,8 +193,8 @@ def accuracy_strip(data: ReportData, *, wide: bool) -> str:
         label = f"{method.label}: {accuracy(method)} %; {seeds}"
         return spread + whiskers + draw.point(frame.x(mean), at, marker=look(method.index)[2], label=label, first=True)
 
-    title = "Final test accuracy of each method"
-    return _strip(data, values, marks, title=title, unit="test accuracy (%)", wide=wide)
+    title = f"Final {data.headline.measure} of each method"
+    return _strip(data, values, marks, title=title, unit=f"{data.headline.measure} (%)", wide=wide)
 
 
 def clipped_strip(data: ReportData, *, wide: bool) -> str:

@@ -30,7 +30,7 @@ def accuracy(method: MethodRuns) -> str:
 def headline(data: ReportData) -> str:
     """The report in one sentence."""
     best = data.headline
-    reaches = f"{best.label} reaches {best.mean:.1f} % test accuracy"
+    reaches = f"{best.label} reaches {best.mean:.1f} % {best.measure}"
     if not best.is_finished:
         done = max(run.rounds_done for run in best.runs)
         return f"{reaches} after {done} of {best.plan.num_rounds} rounds, unfinished"

@@ -79,7 +79,7 @@ def _convergence(data: ReportData) -> "Figure":
             linewidth=2.2 if method is data.headline else 1.3,
             label=f"{_named(method)} ({method.mean:.1f})",
         )
-    axis.set(title=data.title)
+    axis.set(title=data.title, ylabel=f"{data.headline.measure} (%)")
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -104,7 +104,9 @@ def _accuracy(data: ReportData) -> "Figure":
         axis.annotate(accuracy(method), end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=8)
     _name_rows(axis, [_named(method) for method in data.methods])
     axis.grid(visible=False, axis="y")
-    axis.set(xlabel="test accuracy (%), mean ± std over seeds", xlim=(0, max(m.mean for m in data.methods) * 1.22))
+    axis.set(
+        xlabel=f"{data.headline.measure} (%), mean ± std over seeds", xlim=(0, max(m.mean for m in data.methods) * 1.22)
+    )
     return figure
 
 

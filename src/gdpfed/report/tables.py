@@ -120,4 +120,6 @@ _METHODS: dict[str, Callable[[MethodRuns], str]] = {
 
 def method_table(data: ReportData) -> Table:
     """Methods with spreads and costs."""
-    return _table(_METHODS, data.methods)
+    measure = f"{data.headline.measure.removeprefix('test ')} (%)"
+    columns = {measure if name == "accuracy (%)" else name: cell for name, cell in _METHODS.items()}
+    return _table(columns, data.methods)

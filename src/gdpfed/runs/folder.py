@@ -10,6 +10,7 @@ Place: between the rounds and the disk. Whoever only reads a run needs no torch.
     checkpoint.safetensors   the state after the last finished round
     model.safetensors   the final model, with the plan's hash
     versions.json       what ran
+    remarks.json        what makes the result worth little, if anything does
     ledger.json         where the run is charged, if it is: the ledger, the population, the run's name in it
     events/             for TensorBoard: tensorboard --logdir RUN
 
@@ -20,15 +21,19 @@ Guarantees (tests of the same name):
   killed_anywhere_same_bytes     SIGKILL at random moments and resume: same records, same model.
   another_plan_is_refused        a checkpoint that belongs to another plan does not load.
   budgets_are_read_back          with names, deltas and given groups, and linked people with the settings.
+  one_process_runs_a_folder      a second that would go on with it is refused while the first one works.
   a_bad_record_is_refused        a missing or impossible field, with its folder, line and name.
 """
 
+import contextlib
 import csv
 import dataclasses
+import fcntl
 import io
 import json
+import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +57,7 @@ if TYPE_CHECKING:
     from gdpfed.training.rounds import TrainingState
 
 __all__ = [
-    "OWN_DATA", "STAMP", "RunFolder", "create_run", "find_runs", "is_finished", "open_run",
+    "OWN_DATA", "STAMP", "RunFolder", "check_new", "create_run", "find_runs", "is_finished", "json_lines", "open_run",
     "plan_reader", "read_records", "rounds_in",
 ]  # fmt: skip
 
@@ -68,11 +73,11 @@ def is_finished(path: Path) -> bool:
 
 def rounds_in(path: Path) -> int:
     """The largest round that a file of lines (records.jsonl, timing.jsonl) speaks of, whatever else is in it."""
-    rounds = [line.get("round") for line in _json_lines(path) if isinstance(line, dict)]
+    rounds = [line.get("round") for line in json_lines(path) if isinstance(line, dict)]
     return max((number for number in rounds if isinstance(number, int)), default=0)
 
 
-def _json_lines(path: Path) -> list[Any]:
+def json_lines(path: Path) -> list[Any]:
     """The lines of a file that grows; one that was cut off by a kill ends it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -92,7 +97,7 @@ def read_records(path: Path) -> list[Record]:
     file = path / "records.jsonl"
     return [
         Record.from_json(content, where=f"line {number} of {str(file)!r}")
-        for number, content in enumerate(_json_lines(file), start=1)
+        for number, content in enumerate(json_lines(file), start=1)
     ]
 
 
@@ -160,6 +165,35 @@ class RunFolder:
             last = f"the last record of {name!r} to have spent what its plan says"
             raise InputError(f"expected {last}, got other epsilons: records.jsonl or plan.toml was edited")
         return records
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within it, no other process goes on with this run."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"another process trains the run in {str(self.path)!r}: wait for it, or end it, then gdpfed resume"
+                ) from None
+            yield
+        finally:
+            os.close(handle)
+
+    def save_remarks(self, remarks: Sequence[str]) -> None:
+        """What `runs/worth.py` says of the result; a file where there is something to say."""
+        path = self.path / "remarks.json"
+        if remarks or path.is_file():
+            write_whole(path, (json.dumps(list(remarks), indent=2) + "\n").encode(), advice=_ADVICE)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What was said of the result when it was finished; none where there was nothing to say."""
+        try:
+            found = json.loads((self.path / "remarks.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return ()
+        return tuple(str(remark) for remark in found) if isinstance(found, list) else ()
 
     def append_record(self, record: Record) -> None:
         """Adds a line to records.jsonl."""
@@ -235,14 +269,24 @@ class RunFolder:
         write_whole(self.path / "model.safetensors", content, advice=_ADVICE)
 
 
+def check_new(path: Path) -> None:
+    """Raises InputError where no run can begin in a folder of this name, before any work is done."""
+    if (path / "run.toml").exists():
+        raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another folder")
+    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not above.is_dir():
+        raise InputError(f"expected a folder for the run, got {str(above)!r}, which is a file: choose another name")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"no permission to make {str(path)!r} in {str(above)!r}: choose another folder")
+
+
 def create_run(
     path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None, stamp: str = STAMP
 ) -> RunFolder:
     """A new folder, with everything that is fixed before the first round; ``stamp`` says what kind of run it is."""
     import torch
 
-    if (path / "run.toml").exists():
-        raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another folder")
+    check_new(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

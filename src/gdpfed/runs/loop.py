@@ -12,6 +12,7 @@ Guarantees (tests of the same name):
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,13 +31,16 @@ __all__ = ["Evaluation", "Progress", "Watcher", "Work", "run"]
 class Evaluation:
     """How the model does on the public test set.
 
-    ``by_budget``, where data were tied to budgets: the accuracy on test images in the mixture of classes that the
-    clients of each budget have, strictest first.
+    ``accuracy`` is in percent; of a task without right answers it is what ``measure`` says in its place. ``metrics``
+    are a caller's own, by name. ``by_budget``, where data were tied to budgets: the accuracy on test images in the
+    mixture of classes that the clients of each budget have, strictest first.
     """
 
     accuracy: float
     loss: float
     by_budget: tuple[float, ...] = ()
+    measure: str = "accuracy"
+    metrics: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +86,14 @@ class Work:
 
 
 def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> TrainingState:
-    """Runs to the end of the plan, or until no group can pay; goes on from the folder's checkpoint if it has one."""
+    """Runs to the end of the plan, or until no group can pay; goes on from the folder's checkpoint if it has one.
+
+    While it runs, nobody else runs the folder."""
+    with nullcontext() if folder is None else folder.locked():
+        return _run(folder, work, watch)
+
+
+def _run(folder: RunFolder | None, work: Work, watch: Watcher) -> TrainingState:
     state = folder.load_checkpoint() if folder is not None else None
     state = state or initial_state(work.initial, work.num_clients)
     if folder is not None and folder.is_finished:
@@ -107,6 +118,8 @@ def run(folder: RunFolder | None, work: Work, *, watch: Watcher = _nothing) -> T
             if folder.stamp == STAMP:
                 # Only of a simulation: how long a round took tells how often it was tried.
                 timing = {"round": state.round_number, "seconds": trained, "clients": sum(record.cohort)}
+                # Also of rounds that are not evaluated: at the end somebody asks.
+                timing |= {"dropped": record.dropped} if record.dropped else {}
                 folder.append_timing(timing | ({} if work.device == "cpu" else {"device": work.device}))
             work.fault("recorded", record.round_number)
             folder.save_checkpoint(state)

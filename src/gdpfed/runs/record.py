@@ -10,7 +10,7 @@ Guarantees (tests of the same name):
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -28,6 +28,9 @@ class Record:
     many took part (of a deployment, how many were planned to). ``dropped`` updates were not finite and counted as zero.
     ``vanished`` clients left secure sums, in all attempts. ``by_budget`` is the accuracy for the clients of each
     budget, strictest first, where data were tied to budgets.
+
+    ``accuracy`` is in percent. Of a task without right answers it is what ``measure`` says in its place. ``metrics``
+    are those of a caller's own, by name.
     """
 
     # In the order of a line.
@@ -42,6 +45,8 @@ class Record:
     update_norm: float
     vanished: int = 0
     device: str = "cpu"
+    measure: str = "accuracy"
+    metrics: Mapping[str, float] | None = None
 
     def to_line(self) -> str:
         """As JSON, with a line's end. What is usual is left out, so that lines stay as they were."""
@@ -89,6 +94,12 @@ def _known(value: object) -> int | None:
     return None if value is None else _count(value)
 
 
+def _mapping(value: object) -> Iterable[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value.items()
+
+
 def _epsilons(values: Iterable[object]) -> tuple[float, ...]:
     return tuple(math.inf if value is None else _length(value) for value in values)
 
@@ -106,5 +117,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "vanished": (_count, "a count"),
     "by_budget": (lambda values: tuple(map(_number, values)), "numbers"),
     "device": (str, "a name"),
+    "measure": (str, "a name"),
+    "metrics": (lambda values: {str(name): _number(value) for name, value in _mapping(values)}, "numbers by name"),
 }
 _USUAL = {field.name: field.default for field in fields(Record) if field.default is not MISSING}

@@ -8,11 +8,12 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed import streams
+from gdpfed.config import imported, is_reference
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.people import assign
@@ -31,21 +33,36 @@ from gdpfed.runs.folder import OWN_DATA, RunFolder, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
+from gdpfed.runs.record import Record
+from gdpfed.runs.worth import broken_clients, remarks_of
 from gdpfed.tasks.datasets import Dataset, load_dataset
-from gdpfed.tasks.features import computed_once
+from gdpfed.tasks.features import computed_once, fixed_once
+from gdpfed.tasks.losses import Metric, loss_of, metric_values, metrics_of
 from gdpfed.tasks.models import build_model, refuse_running_statistics
+from gdpfed.tasks.own_data import Examples, joined, load_own_data
 from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
 from gdpfed.tasks.task import Task, TrainingSettings
-from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.cohort import (
+    ClientData,
+    CohortTrainer,
+    LocalTraining,
+    flat_parameters,
+    load_parameters,
+)
 from gdpfed.training.clients.engines import Engine
 from gdpfed.training.releases.charged import ChargedRelease
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates
 from gdpfed.training.sampling import simulated, tossed
 
-__all__ = ["Simulation", "charged_to", "dealt_groups", "dealt_order", "prepare", "run_simulation", "simulate"]
+__all__ = [
+    "LOSS_REMOVED", "Simulation", "board", "charged_to", "dealt_groups", "dealt_order", "dropped_in", "prepare",
+    "run_simulation", "simulate",
+]  # fmt: skip
 
 _EVALUATION_BATCH = 250
+# In the place of an accuracy, where there are no right answers.
+LOSS_REMOVED = "less loss than untrained"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +80,9 @@ class Simulation:
     # Taken now: whoever evaluates a model loads it into ``model``.
     initial: Tensor
     label_mix: NDArray[np.float64] | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    # How many clients have inputs that are not finite.
+    broken: int = 0
 
     def updates(self, state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         """Trains these clients."""
@@ -102,29 +122,70 @@ class Simulation:
 
     def load(self, parameters: Tensor) -> nn.Module:
         """The model with these parameters."""
-        nn.utils.vector_to_parameters(parameters, self.model.parameters())
-        return self.model
+        return load_parameters(self.model, parameters)
 
     def evaluate(self, parameters: Tensor) -> Evaluation:
         """Accuracy and mean loss on the test set, in batches of a fixed size, so that workers change nothing."""
-        model = self.load(parameters)
+        judged = self._judged(parameters)
+        if judged.accuracy is not None:
+            return Evaluation(**vars(judged) | {"accuracy": judged.accuracy})
+        start = self._start_loss
+        removed = 100 * (1 - judged.loss / start) if start > 0 else 0.0
+        return Evaluation(**vars(judged) | {"accuracy": min(100.0, max(0.0, removed)), "measure": LOSS_REMOVED})
 
-        def judge(start: int) -> tuple[NDArray[np.int64], float]:
+    @functools.cached_property
+    def _start_loss(self) -> float:
+        return self._judged(self.initial).loss
+
+    def _judged(self, parameters: Tensor) -> "_Judged":
+        model, loss = self.load(parameters), self.trainer.loss
+
+        def judge(start: int) -> tuple[NDArray[np.int64] | None, float | None, float, Tensor]:
             with torch.no_grad():
                 inputs = self.test_inputs[start : start + _EVALUATION_BATCH]
-                labels = self.test_labels[start : start + _EVALUATION_BATCH]
-                logits = model(inputs)
-                losses = nn.functional.cross_entropy(logits, labels, reduction="none").double()
-                right = labels[logits.argmax(1) == labels]
-                return np.bincount(right.numpy(), minlength=logits.shape[1]), float(losses.sum())
+                targets = self.test_labels[start : start + _EVALUATION_BATCH]
+                outputs = model(inputs)
+                if loss.kind == "classes":
+                    losses = nn.functional.cross_entropy(outputs, targets, reduction="none").double()
+                    right = targets[outputs.argmax(1) == targets]
+                    counts = np.bincount(right.numpy(), minlength=outputs.shape[1])
+                    return counts, None, float(losses.sum()), outputs
+                losses = loss.function(outputs, targets).double()
+                total = float(losses.sum()) * (len(targets) if loss.is_mean else 1)
+                shares = loss.right(outputs, targets)
+                return None, None if shares is None else float(shares.sum()), total, outputs
 
-        results = self.trainer.map(judge, range(0, len(self.test_labels), _EVALUATION_BATCH))
-        correct = np.sum([counts for counts, _ in results], axis=0)
-        loss = math.fsum(total for _, total in results) / len(self.test_labels)
-        return Evaluation(
-            accuracy=100 * int(correct.sum()) / len(self.test_labels),
-            loss=loss if math.isfinite(loss) else 1e300,
-            by_budget=self._by_budget(correct),
+        with _evaluating(model):
+            results = self.trainer.map(judge, range(0, len(self.test_labels), _EVALUATION_BATCH))
+        count = len(self.test_labels)
+        mean_loss = math.fsum(total for _, _, total, _ in results) / count
+        found = metric_values(self.metrics, torch.cat([one for *_, one in results]), self.test_labels)
+        correct = [counts for counts, *_ in results if counts is not None]
+        shares = [share for _, share, *_ in results if share is not None]
+        accuracy = 100 * math.fsum(shares) / count if shares else None
+        by_budget: tuple[float, ...] = ()
+        if correct:
+            by_class = np.sum(correct, axis=0)
+            accuracy, by_budget = 100 * int(by_class.sum()) / count, self._by_budget(by_class)
+        return _Judged(
+            accuracy=accuracy,
+            loss=mean_loss if math.isfinite(mean_loss) else 1e300,
+            by_budget=by_budget,
+            metrics=found or None,
+        )
+
+    def remarks(self, state: TrainingState, judged: Sequence[Evaluation | Record], dropped: int) -> tuple[str, ...]:
+        """What makes the result worth little, after the last round; ``judged`` are all evaluations."""
+        return remarks_of(
+            self.plan,
+            parameters=state.parameters,
+            participations=state.participations,
+            assignment=self.assignment,
+            dropped=dropped,
+            broken=self.broken,
+            judged=judged,
+            start_loss=self._start_loss if judged else math.inf,
+            test_targets=self.test_labels,
         )
 
     def _by_budget(self, correct: NDArray[np.int64]) -> tuple[float, ...]:
@@ -132,6 +193,28 @@ class Simulation:
             return ()
         there = np.bincount(self.test_labels.numpy(), minlength=len(correct))
         return tuple(float(value) for value in 100 * self.label_mix @ (correct / np.maximum(there, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """An evaluation, whose accuracy is None where there are no right answers."""
+
+    accuracy: float | None
+    loss: float
+    by_budget: tuple[float, ...]
+    metrics: Mapping[str, float] | None
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, and afterwards each of its parts in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[IntArray]:
@@ -181,18 +264,58 @@ def prepare(
     chunk: int | None = None,
     engine: Engine | None = None,
 ) -> Simulation:
-    """Loads the data, deals it out, builds the model."""
+    """Loads the data, deals it out, builds the model. Functions of one's own, which the task names, are imported."""
+    if seed < 0:
+        raise InputError(f"expected seed >= 0, got seed={seed}")
+    loss = loss_of(task.training.loss)
+    metrics = metrics_of(task.training.metrics)
+    local = LocalTraining(
+        learning_rate=task.settings.learning_rate,
+        learning_rate_decay=task.training.learning_rate_decay,
+        momentum=task.training.momentum,
+        local_steps=task.settings.local_steps,
+        batch_size=task.training.batch_size,
+        loss=loss,
+    )
+    own = is_reference(task.training.dataset)
+    held = _own(task, local, seed) if own else _dealt(task, local, seed, data_dir=data_dir)
+    return Simulation(
+        plan=plan,
+        assignment=dealt_groups(plan, task.budgets, seed),
+        model=held.model,
+        trainer=CohortTrainer(
+            held.model, held.data, local, num_workers=num_workers, chunk_clients=chunk, engine=engine
+        ),
+        test_inputs=held.test.inputs,
+        test_labels=held.test.targets,
+        seed=seed,
+        training=task.training,
+        initial=flat_parameters(held.model),
+        label_mix=held.mix,
+        metrics=metrics,
+        broken=broken_clients(held.data.inputs, held.data.members) if own else 0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Held:
+    """A model, and what clients and the test set hold for it."""
+
+    model: nn.Module
+    data: ClientData
+    test: Examples
+    mix: NDArray[np.float64] | None = None
+
+
+def _dealt(task: Task, local: LocalTraining, seed: int, *, data_dir: str | Path | None) -> _Held:
+    """A data set of the catalogue."""
     dataset = load_dataset(task.training.dataset, data_dir=data_dir)
     sizes: dict[str, int] = {"num_classes": dataset.num_classes}
     if dataset.train_inputs.ndim == 4:
         sizes["channels"] = dataset.train_inputs.shape[1]
-    if task.training.model_width is not None:
-        sizes["width"] = task.training.model_width
-    model = build_model(task.training.model, seed=seed, **sizes)
-    refuse_running_statistics(model)
+    model = _model(task, seed, sizes)
     dataset, model = computed_once(dataset, model)
     dataset = dataset.holding_out(task.training.validation)
-    assignment = dealt_groups(plan, task.budgets, seed)
     members, mix = _members(dataset, task.training, len(task.budgets), seed), None
     if task.training.group_skew:
         epsilons = _shuffled(task.budgets, seed).epsilons
@@ -201,28 +324,67 @@ def prepare(
             members, dataset.train_labels, epsilons, skew=task.training.group_skew, generator=dealt
         )
         mix = label_mix(members, dataset.train_labels, epsilons, num_classes=dataset.num_classes)
-    data = ClientData(
-        inputs=torch.from_numpy(dataset.train_inputs), labels=torch.from_numpy(dataset.train_labels), members=members
+    name = f"the data set {task.training.dataset!r}"
+    labels, test_labels = (
+        local.loss.targets(torch.from_numpy(one), where=f"in {name}")
+        for one in (dataset.train_labels, dataset.test_labels)
     )
-    local = LocalTraining(
-        learning_rate=task.settings.learning_rate,
-        learning_rate_decay=task.training.learning_rate_decay,
-        momentum=task.training.momentum,
-        local_steps=task.settings.local_steps,
-        batch_size=task.training.batch_size,
-    )
-    return Simulation(
-        plan=plan,
-        assignment=assignment,
+    return _Held(
         model=model,
-        trainer=CohortTrainer(model, data, local, num_workers=num_workers, chunk_clients=chunk, engine=engine),
-        test_inputs=torch.from_numpy(dataset.test_inputs),
-        test_labels=torch.from_numpy(dataset.test_labels),
-        seed=seed,
-        training=task.training,
-        initial=flat_parameters(model),
-        label_mix=mix,
+        data=ClientData(inputs=torch.from_numpy(dataset.train_inputs), labels=labels, members=members),
+        test=Examples(inputs=torch.from_numpy(dataset.test_inputs), targets=test_labels),
+        mix=mix,
     )
+
+
+def _own(task: Task, local: LocalTraining, seed: int) -> _Held:
+    """A data set of one's own: clients as they are, or examples to be dealt out."""
+    training = task.training
+    function = imported(training.dataset, what="data set")
+    given = load_own_data(function, name=training.dataset, budgets=task.budgets, loss=local.loss, seed=seed)
+    for name in ("validation", "group_skew"):
+        if getattr(training, name):
+            raise InputError(f"{name} is for the data sets of `gdpfed data list`: leave it out")
+    if given.clients is not None:
+        if training.partition == "dirichlet":
+            raise InputError(f"{training.dataset!r} says which client has what: leave partition out")
+        examples, members = joined(given.clients)
+    else:
+        assert given.train is not None  # noqa: S101 - one of the two is there
+        examples, members = given.train, list(_parts(given.train, training, len(task.budgets), seed))
+    targets = torch.cat([examples.targets.flatten(), given.test.targets.flatten()])
+    sizes = {} if targets.is_floating_point() else {"num_classes": int(targets.max()) + 1}
+    model = _model(task, seed, sizes)
+    model, (inputs, test_inputs) = fixed_once(model, examples.inputs, given.test.inputs)
+    return _Held(
+        model=model,
+        data=ClientData(inputs=inputs, labels=examples.targets, members=members),
+        test=Examples(inputs=test_inputs, targets=given.test.targets),
+    )
+
+
+def _parts(train: Examples, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[IntArray]:
+    generator = streams.generator(seed, "partition")
+    if training.partition == "iid":
+        return partition_iid(len(train), num_clients, generator=generator)
+    if training.partition == "dirichlet" and train.targets.ndim == 1 and not train.targets.is_floating_point():
+        return partition_dirichlet(
+            train.targets.numpy(),
+            num_clients,
+            concentration=training.concentration,
+            min_size=training.min_examples,
+            generator=generator,
+        )
+    kind = "classes for partition 'dirichlet'" if training.partition == "dirichlet" else "clients for 'natural'"
+    raise InputError(f"expected {kind} in {training.dataset!r}, got none: use 'iid', or return clients")
+
+
+def _model(task: Task, seed: int, sizes: dict[str, int]) -> nn.Module:
+    if task.training.model_width is not None:
+        sizes["width"] = task.training.model_width
+    model = build_model(task.training.model, seed=seed, **sizes)
+    refuse_running_statistics(model)
+    return model
 
 
 def simulate(
@@ -233,8 +395,9 @@ def simulate(
     watch: Watcher | None = None,
     chunk: int | None = None,
     engine: Engine | None = None,
-) -> Evaluation:
-    """Runs, or goes on with, a run to its end; returns the last evaluation. With a ledger, through it.
+) -> Evaluation | None:
+    """Runs, or goes on with, a run to its end; returns the last evaluation, None without a test set. With a ledger,
+    through it.
 
     ``engine`` says where; ``num_workers`` None takes all that it has. Neither changes the result.
     """
@@ -256,12 +419,12 @@ def simulate(
         simulation.trainer.close()
 
 
-def run_simulation(folder: RunFolder, simulation: Simulation, *, watch: Watcher | None = None) -> Evaluation:
-    """The rounds of a prepared simulation, in its folder; the last evaluation."""
+def run_simulation(folder: RunFolder, simulation: Simulation, *, watch: Watcher | None = None) -> Evaluation | None:
+    """The rounds of a prepared simulation, in its folder; the last evaluation, None without a test set."""
     _check_device(folder, simulation.trainer.device)
     last: list[Progress] = []
 
-    with _charged(folder, simulation) as work, _board(folder) as draw:
+    with _charged(folder, simulation) as work, board(folder) as draw:
 
         def tell(progress: Progress) -> None:
             last[:] = [progress]
@@ -270,8 +433,18 @@ def run_simulation(folder: RunFolder, simulation: Simulation, *, watch: Watcher 
                 watch(progress)
 
         state = run(folder, work, watch=tell)
+    if last:
+        folder.save_remarks(simulation.remarks(state, folder.records(), dropped_in(folder)))
     evaluation = last[0].evaluation if last else None
-    return evaluation or simulation.evaluate(state.model)
+    if evaluation is None and len(simulation.test_labels):
+        evaluation = simulation.evaluate(state.model)
+    return evaluation
+
+
+def dropped_in(folder: RunFolder) -> int:
+    """How many updates were not finite in all rounds of a run; a round that was run twice counts once."""
+    lines = [line for line in json_lines(folder.path / "timing.jsonl") if isinstance(line, dict)]
+    return sum({line.get("round"): line.get("dropped") or 0 for line in lines}.values())
 
 
 @contextmanager
@@ -296,7 +469,7 @@ def charged_to(
 
 
 @contextmanager
-def _board(folder: RunFolder) -> Iterator[Watcher]:
+def board(folder: RunFolder) -> Iterator[Watcher]:
     """Writes what was evaluated for TensorBoard."""
     writer = folder.event_writer(rounds_in(folder.path / "records.jsonl"))
 
@@ -305,6 +478,8 @@ def _board(folder: RunFolder) -> Iterator[Watcher]:
         if progress.evaluation is not None and progress.epsilons is not None:
             writer.add_scalar("accuracy", progress.evaluation.accuracy, rounds)
             writer.add_scalar("loss", progress.evaluation.loss, rounds)
+            for name, value in (progress.evaluation.metrics or {}).items():
+                writer.add_scalar(name, value, rounds)
             for group, epsilon in zip(folder.plan.groups, progress.epsilons, strict=True):
                 writer.add_scalar(f"epsilon_release/{group.name}", epsilon, rounds)
 

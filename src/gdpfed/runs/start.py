@@ -1,23 +1,28 @@
 """A run is started: plan, checks, folder.
 
 Place: task -> plan -> run folder, before `simulate`. What cannot be run is refused before there is a folder.
+
+Guarantees (tests of the same name):
+  nothing_is_left_of_what_cannot_run   of an unknown data set or model, a bad seed, or data that are not there.
 """
 
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
-from gdpfed.runs.folder import RunFolder, create_run, open_run
+from gdpfed.runs.folder import RunFolder, check_new, create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, check_link, population_of
-from gdpfed.runs.simulate import dealt_groups, dealt_order
+from gdpfed.runs.simulate import Simulation, dealt_groups, dealt_order, prepare
 from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.tasks.task import Task
 
-__all__ = ["open_or_start", "spent_by_group", "start_run"]
+__all__ = ["open_if_same", "open_or_start", "prepared_run", "spent_by_group", "start_run"]
 
 
 def start_run(
@@ -27,16 +32,68 @@ def start_run(
 
     With ``ledger`` every round will be charged to it: to ``population``, or the only one that it has.
     """
-    plan = make_plan(task.budgets, task.settings)
-    if task.training.secure:
-        tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
-        planned_sums(plan, num_params=1, tolerance=tolerance)
-    if folder is None:
-        title = "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in task.title)
-        secure = "-secure" if task.training.secure else ""
-        folder = Path("runs") / f"{title}-{plan.method}{secure}-seed{seed}"
-    link = None if ledger is None else _link(ledger, population, task, plan, seed=seed, name=folder.name)
-    return create_run(folder, task=task, plan=plan, seed=seed, ledger=link)
+    return _Start.of(task, seed=seed, folder=folder, ledger=ledger, population=population).create()
+
+
+def prepared_run(
+    task: Task,
+    *,
+    seed: int,
+    folder: Path | None = None,
+    ledger: Path | None = None,
+    population: str | None = None,
+    **how: Any,
+) -> tuple[RunFolder, Simulation]:
+    """As `start_run`, and the simulation that goes on with it; ``how`` is for `simulate.prepare`.
+
+    The folder is made last: whatever is wrong with the data, the model or the loss leaves nothing behind.
+    """
+    start = _Start.of(task, seed=seed, folder=folder, ledger=ledger, population=population)
+    simulation = prepare(task, start.plan, seed=seed, **how)
+    try:
+        return start.create(), simulation
+    except BaseException:
+        simulation.trainer.close()
+        raise
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Start:
+    """A run that may begin, without its folder."""
+
+    task: Task
+    plan: Plan
+    seed: int
+    folder: Path
+    link: LedgerLink | None
+
+    @classmethod
+    def of(cls, task: Task, *, seed: int, folder: Path | None, ledger: Path | None, population: str | None) -> "_Start":
+        """Raises what can be known before the data are read."""
+        if seed < 0:
+            raise InputError(f"expected seed >= 0, got seed={seed}")
+        if population is not None and ledger is None:
+            raise InputError(f"expected a ledger for the population {population!r}, got none: give --ledger too")
+        if folder is not None:
+            check_new(folder)
+        plan = make_plan(task.budgets, task.settings)
+        if task.training.secure:
+            tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
+            planned_sums(plan, num_params=1, tolerance=tolerance)
+        if folder is None:
+            title, method = (_in_a_name(text) for text in (task.title, plan.method))
+            secure = "-secure" if task.training.secure else ""
+            folder = Path("runs") / f"{title}-{method}{secure}-seed{seed}"
+            check_new(folder)
+        link = None if ledger is None else _link(ledger, population, task, plan, seed=seed, name=folder.name)
+        return cls(task=task, plan=plan, seed=seed, folder=folder, link=link)
+
+    def create(self) -> RunFolder:
+        return create_run(self.folder, task=self.task, plan=self.plan, seed=self.seed, ledger=self.link)
+
+
+def _in_a_name(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in text)
 
 
 def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: int, name: str) -> LedgerLink:
@@ -48,14 +105,19 @@ def _link(path: Path, population: str | None, task: Task, plan: Plan, *, seed: i
     return link
 
 
-def open_or_start(folder: Path, task: Task, *, seed: int) -> RunFolder:
-    """The run in ``folder``, which must be of this task, or a new one."""
+def open_if_same(folder: Path, task: Task) -> RunFolder | None:
+    """The run in ``folder``, which must be of this task; None where there is none."""
     if not (folder / "run.toml").exists():
-        return start_run(task, seed=seed, folder=folder)
+        return None
     run = open_run(folder)
     if run.plan != make_plan(task.budgets, task.settings) or run.task.training != task.training:
         raise InputError(f"{str(folder)!r} holds a run with other settings: choose another folder")
     return run
+
+
+def open_or_start(folder: Path, task: Task, *, seed: int) -> RunFolder:
+    """The run in ``folder``, which must be of this task, or a new one."""
+    return open_if_same(folder, task) or start_run(task, seed=seed, folder=folder)
 
 
 def spent_by_group(run: RunFolder) -> list[float]:

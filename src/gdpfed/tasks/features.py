@@ -21,9 +21,11 @@ Guarantees (tests of the same name):
   colours_are_maps_of_their_own  a grey image in three channels has the features of one channel, and zeros.
   computed_once_is_the_same      the rest of the model on kept features gives what the whole model gives on images.
   filters_follow_the_images      to their device.
+  a_frozen_part_is_computed_once of a model of one's own, with the result of the whole model.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -42,7 +44,7 @@ from gdpfed.files import whole_file
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.datasets import Dataset
 
-__all__ = ["KeptFeatures", "LastCharacters", "Scattering", "computed_once"]
+__all__ = ["KeptFeatures", "LastCharacters", "Scattering", "computed_once", "fixed_once"]
 
 # Raised when the features change: those kept on disk are then made again.
 _VERSION = 1
@@ -54,6 +56,8 @@ _MAPS: int = 1 + _SCALES * _ANGLES + _ANGLES**2
 _GROUP = 3
 # Images at a time: more would leave the caches.
 _BATCH = 8
+# Examples at a time, of a frozen part of one's own.
+_AT_ONCE = 250
 
 
 class Scattering(nn.Module):
@@ -109,16 +113,52 @@ class KeptFeatures(nn.Module):
 def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Module]:
     """Features in place of images, and a model for them with the same parameters by the same names; or both as they
     are, if the model has no fixed part."""
-    if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[0], Scattering)):
+    fixed = _scattering(model)
+    if fixed is None:
         return dataset, model
+    featured = dataclasses.replace(
+        dataset, train_inputs=_kept(fixed, dataset.train_inputs), test_inputs=_kept(fixed, dataset.test_inputs)
+    )
+    return featured, _rest(model)
+
+
+def fixed_once(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model without its fixed first part, and what that part makes of each of the inputs; or all as they are.
+
+    The fixed part of an nn.Sequential is `Scattering`, or a first child all of whose parameters are frozen and in which
+    nothing is random. What is left shares its parameters with the model.
+    """
+    scattering, frozen = _scattering(model), _frozen(model)
+    if scattering is not None:
+        return _rest(model), tuple(torch.from_numpy(_kept(scattering, held.numpy())) for held in inputs)
+    if frozen is None:
+        return model, inputs
+    part = copy.deepcopy(frozen).eval()
+    with torch.no_grad():
+        computed = [[part(held[at : at + _AT_ONCE]) for at in range(0, len(held), _AT_ONCE)] for held in inputs]
+    return _rest(model), tuple(torch.cat(parts) if parts else torch.empty(0) for parts in computed)
+
+
+def _scattering(model: nn.Module) -> Scattering | None:
+    first = model[0] if isinstance(model, nn.Sequential) and len(model) > 1 else None
+    return first if isinstance(first, Scattering) else None
+
+
+def _frozen(model: nn.Module) -> nn.Module | None:
+    if type(model) is not nn.Sequential or len(model) < 2:
+        return None
+    first: nn.Module = model[0]
+    parameters = list(first.parameters())
+    is_frozen = bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+    # Dropout in training mode would be lost.
+    draws = any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training for layer in first.modules())
+    return first if is_frozen and not draws else None
+
+
+def _rest(model: nn.Module) -> nn.Sequential:
     named = OrderedDict(model.named_children())
     named[next(iter(named))] = KeptFeatures()
-    featured = dataclasses.replace(
-        dataset,
-        train_inputs=_kept(model[0], dataset.train_inputs),
-        test_inputs=_kept(model[0], dataset.test_inputs),
-    )
-    return featured, nn.Sequential(named)
+    return nn.Sequential(named)
 
 
 def _kept(fixed: Scattering, images: NDArray[Any]) -> NDArray[Any]:

@@ -10,13 +10,14 @@ Guarantees (tests of the same name):
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 
-from gdpfed.errors import PrivacyError, expect_word
+from gdpfed.config import called, imported, is_reference
+from gdpfed.errors import InputError, PrivacyError, expect_word
 from gdpfed.tasks.features import LastCharacters, Scattering
 
 __all__ = ["MODELS", "CharLSTM", "build_model", "refuse_running_statistics"]
@@ -135,11 +136,28 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
-    """A model with weights that depend on the seed alone; PyTorch's global generator is left as it was."""
+    """A model with weights that depend on the seed alone; PyTorch's global generator is left as it was.
+
+    Of ``package.module:function`` it is what the function returns, given those sizes that it has parameters for.
+    """
+    if is_reference(name):
+        own = imported(name, what="model")
+        return _built(partial(_own_model, own, name, sizes), seed=seed)
     expect_word("a model among", name, MODELS)
+    return _built(partial(MODELS[name], **sizes), seed=seed)
+
+
+def _built(make: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](**sizes)
+        return make()
+
+
+def _own_model(function: Callable[..., object], name: str, sizes: Mapping[str, object]) -> nn.Module:
+    made = called(function, what=f"the model {name!r}", offered=sizes)
+    if not isinstance(made, nn.Module):
+        raise InputError(f"expected a torch.nn.Module of the model {name!r}, got {type(made).__name__}")
+    return made
 
 
 def refuse_running_statistics(model: nn.Module) -> None:

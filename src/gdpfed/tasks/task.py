@@ -13,16 +13,18 @@ from typing import Any, Literal
 
 import tomli_w
 
-from gdpfed.config import documented, from_mapping, parse_toml, read_toml, setting
+from gdpfed.config import documented, from_mapping, is_reference, parse_toml, read_toml, setting
 from gdpfed.errors import InputError, expect, expect_word, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
 
-__all__ = ["DEMONSTRATION", "PRESETS", "Task", "TrainingSettings", "load_task", "task_to_toml"]
+__all__ = ["DEMONSTRATION", "LOSS_NAMES", "PRESETS", "Task", "TrainingSettings", "load_task", "task_to_toml"]
 
 # The paper's configurations, and the one whose data ships inside the package.
 PRESETS = ("fmnist", "svhn", "cifar10", "shakespeare")
 DEMONSTRATION = "fmnist-mini"
+# Those of `losses.py`, which needs torch.
+LOSS_NAMES = ("cross-entropy", "mse", "bce-with-logits", "next-token")
 
 
 @documented
@@ -30,8 +32,19 @@ DEMONSTRATION = "fmnist-mini"
 class TrainingSettings:
     """What is trained on which data, and how, apart from what the plan needs to know."""
 
-    dataset: str = setting("fmnist-mini", "A data set of `gdpfed data list`.")
-    model: str = setting("small-cnn", "A model of `gdpfed.tasks.models`, by name.")
+    dataset: str = setting(
+        "fmnist-mini",
+        "A data set of `gdpfed data list`, or your own as package.module:function, which is imported, hence run.",
+    )
+    model: str = setting(
+        "small-cnn", "A model of `gdpfed.tasks.models`, by name, or your own as package.module:function."
+    )
+    loss: str = setting(
+        "cross-entropy", f"What clients minimise: {', '.join(LOSS_NAMES)}, or your own as package.module:function."
+    )
+    metrics: tuple[str, ...] = setting(
+        (), "Functions of (outputs, targets) of the test set, as package.module:function, separated by commas."
+    )
     model_width: int | None = setting(
         None, "Channels, or characters looked at, of a model that has a width. Default: the model's."
     )
@@ -72,6 +85,8 @@ class TrainingSettings:
     )
 
     def __post_init__(self) -> None:
+        if not is_reference(self.loss) and self.loss != "own":
+            expect_word("a loss among", self.loss, LOSS_NAMES)
         expect_word("partition", self.partition, ("iid", "dirichlet", "natural"))
         for name, is_right, expected in (
             ("batch_size", self.batch_size >= 1, "batch_size >= 1"),
@@ -96,7 +111,8 @@ class Task:
     """Budgets, the settings to plan them with, and what to train.
 
     ``budgets_source`` is where the budgets came from: a compact text, or the path of a file. ``stated`` names the
-    settings that the file gives, also where it gives what would have been taken without it; a run's own file gives all.
+    settings that the file gives, also where it gives what would have been taken without it, and the data set where it
+    gives one; a run's own file gives all.
     """
 
     title: str
@@ -145,14 +161,14 @@ def _task(text: str, *, source: str, folder: Path) -> Task:
         budgets_source=budgets if compact else str(folder / budgets),
         settings=from_mapping(PlanSettings, content, source=source),
         training=from_mapping(TrainingSettings, training, source=f"{source}, [training]"),
-        stated=frozenset(content),
+        stated=frozenset(content) | (training.keys() & {"dataset"}),
     )
 
 
 def task_to_toml(task: Task) -> str:
     """The task as a file that `load_task` reads back."""
     # Files of runs that do not use what came later stay as they were before it: names follow from them.
-    later = {"averaging", "validation", "group_skew", "against", "ask_cost", "correlated_noise"}
+    later = {"averaging", "validation", "group_skew", "against", "ask_cost", "correlated_noise", "loss", "metrics"}
     if not task.training.secure:
         later |= {"secure", "dropout", "colluders"}
     settings, training = (

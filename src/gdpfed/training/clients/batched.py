@@ -15,12 +15,14 @@ Guarantees (tests of the same name):
   batched_equals_single         gradients equal those of the module itself, client by client.
   linear_equals_autograd        likewise, of a dense layer on fixed features.
   threads_do_not_meet           several threads may call one batched model; the module itself is never touched.
-  random_layers_are_refused     dropout would draw in the order of the work.
+  dropout_is_each_clients_own   the same masks for a client whoever shares its block, and with the loop.
+  other_randomness_is_refused   it would draw in the order of the work.
+  own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
 """
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -29,6 +31,8 @@ from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
+from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
+from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import LayeredModel, loss_gradient
 
 __all__ = ["BatchedModel", "LinearModel", "batched_model"]
@@ -39,27 +43,39 @@ class BatchedModel(Protocol):
 
     block_clients: int
     """How many clients to take at a time, at most: beyond, caches are left."""
+    takes_keys: bool
+    """Whether it may draw masks, for which it needs each client's key."""
 
     def prepare(self, inputs: Tensor) -> Any:
         """What can be done once for stacked inputs (clients, batch, ...) that are used in several steps."""
 
-    def gradients(self, parameters: Sequence[Tensor], prepared: Any, labels: Tensor, weights: Tensor) -> list[Tensor]:
-        """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
+    def gradients(
+        self,
+        parameters: Sequence[Tensor],
+        prepared: Any,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Of the losses (clients, batch) times ``weights``, by trained parameter; valid until the next call. ``keys``
+        are of the masks that each client's dropout draws."""
 
 
-def batched_model(model: nn.Module) -> BatchedModel:
+def batched_model(model: nn.Module, loss: Loss = CROSS_ENTROPY) -> BatchedModel:
     """The fastest way to train many copies of ``model`` at once."""
-    if LayeredModel.supports(model):
-        return LayeredModel(cast(nn.Sequential, model))
-    if LinearModel.supports(model):
-        return LinearModel(cast(nn.Sequential, model))
-    return _AnyModule(model)
+    if loss.kind == "classes" and all(parameter.requires_grad for parameter in model.parameters()):
+        if LayeredModel.supports(model):
+            return LayeredModel(cast(nn.Sequential, model))
+        if LinearModel.supports(model):
+            return LinearModel(cast(nn.Sequential, model))
+    return _AnyModule(model, loss)
 
 
 class LinearModel:
     """A dense layer on fixed features, for all clients of a block at once."""
 
     block_clients = 30
+    takes_keys = False
 
     def __init__(self, model: nn.Sequential) -> None:
         self._fixed = model[0]
@@ -79,9 +95,15 @@ class LinearModel:
         return features.view(*inputs.shape[:2], -1)
 
     def gradients(
-        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor
+        self,
+        parameters: Sequence[Tensor],
+        prepared: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None = None,
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter."""
+        del keys
         matrix, bias = parameters
         logits = torch.baddbmm(bias.unsqueeze(1), prepared, matrix.transpose(1, 2))
         gradient = loss_gradient(logits, labels, weights)
@@ -89,21 +111,17 @@ class LinearModel:
 
 
 class _AnyModule:
-    """Any module, by vmap, or one client after the other where vmap cannot."""
+    """Any module and any loss, by vmap, or one client after the other where vmap cannot."""
 
     block_clients = 20
+    takes_keys = True
 
-    def __init__(self, model: nn.Module) -> None:
-        for name, module in model.named_modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
-                raise InputError(
-                    f"{type(module).__name__} at {name or 'the top'!r} draws in the order of the work, so the same "
-                    f"seed would not give the same model: set its p to 0, or call eval() on it"
-                )
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         # functional_call swaps a module's parameters while it runs, so every thread needs a module of its own.
         self._pattern = copy.deepcopy(model)
         self._own = threading.local()
-        self._names = [name for name, _ in model.named_parameters()]
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self._loss = loss
         self._one_by_one = False
 
     def prepare(self, inputs: Tensor) -> Tensor:
@@ -111,34 +129,104 @@ class _AnyModule:
         return inputs
 
     def gradients(
-        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor
+        self,
+        parameters: Sequence[Tensor],
+        prepared: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None = None,
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
         if not hasattr(self._own, "model"):
             self._own.model = copy.deepcopy(self._pattern)
         if not self._one_by_one:
             try:
-                return self._gradients(parameters, prepared, labels, weights)
+                return self._gradients(parameters, prepared, labels, weights, keys)
             except RuntimeError as error:
                 if "randomness" in str(error):
-                    raise InputError(
-                        "the model draws random numbers in the order of the work, so the same seed would not give the "
-                        "same model: take the random part out"
-                    ) from error
-                if "Batching rule not implemented" not in str(error):
+                    raise _random(error) from error
+                if not any(known in str(error) for known in _NOT_BATCHED):
                     raise
                 self._one_by_one = True
-        clients = range(len(labels))
-        rows = [self._gradients([part[i] for part in parameters], prepared[i], labels[i], weights[i]) for i in clients]
+        rows = []
+        before = torch.get_rng_state()
+        for i in range(len(labels)):
+            own = [part[i] for part in parameters]
+            key = None if keys is None else keys[i]
+            rows.append(self._gradients(own, prepared[i], labels[i], weights[i], key, one=True))
+        if not torch.equal(before, torch.get_rng_state()):
+            raise _random(None)
         return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
-    def _gradients(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor) -> list[Tensor]:
+    def _gradients(
+        self,
+        parameters: Sequence[Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None,
+        *,
+        one: bool = False,
+    ) -> list[Tensor]:
         """Of one client, or of many at once, whose tensors have one more dimension."""
-        leaves = [part.detach().requires_grad_() for part in parameters]
-        logits = self._single(tuple(leaves), inputs) if labels.ndim == 1 else vmap(self._single)(tuple(leaves), inputs)
-        losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
-        return list(torch.autograd.grad((losses * weights.flatten()).sum(), leaves, materialize_grads=True))
+        leaves = tuple(part.detach().requires_grad_() for part in parameters)
+        if self._loss.kind == "classes":
+            logits = self._of_all(self._single, leaves, inputs, keys, one=one)
+            losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+            total = (losses * weights.flatten()).sum()
+        elif not self._loss.is_mean:
+            total = (self._of_all(self._losses, leaves, inputs, labels, keys, one=one) * weights).sum()
+        else:
+            total = self._means(leaves, inputs, labels, weights, keys, one=one)
+        return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
-    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
+    def _means(
+        self,
+        leaves: tuple[Tensor, ...],
+        inputs: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None,
+        *,
+        one: bool,
+    ) -> Tensor:
+        """The sum of what the loss says of each client's own batch, without what pads it: clients of one size at a
+        time."""
+        sizes = (weights > 0).sum(-1)
+        if one:
+            size = int(sizes)
+            return self._of_all(self._losses, leaves, inputs[:size], labels[:size], keys, one=True).sum()
+        totals = []
+        for size in sorted(set(sizes.tolist())):
+            rows = torch.nonzero(sizes == size)[:, 0]
+            own = tuple(leaf[rows] for leaf in leaves)
+            of_rows = None if keys is None else keys[rows]
+            batches = (inputs[rows, :size], labels[rows, :size])
+            totals.append(self._of_all(self._losses, own, *batches, of_rows, one=False).sum())
+        return torch.stack(totals).sum()
+
+    @staticmethod
+    def _of_all(function: Callable[..., Tensor], *arguments: Any, one: bool) -> Tensor:
+        if one:
+            return function(*arguments)
+        return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
+
+    def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Tensor | None) -> Tensor:
+        return self._loss.function(self._single(parameters, inputs, key), labels)
+
+    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor, key: Tensor | None) -> Tensor:
         named = dict(zip(self._names, parameters, strict=True))
-        return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
+        with SeededDropout(key):
+            return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
+
+
+# What vmap says of something that it cannot do for many clients at once: an operation, a branch on a value, a number.
+_NOT_BATCHED = ("Batching rule not implemented", "vmap", "data-dependent control flow")
+
+
+def _random(error: Exception | None) -> InputError:
+    because = "" if error is None else f" ({str(error).splitlines()[0][:120]})"
+    return InputError(
+        f"the model draws random numbers in the order of the work, so the same seed would not give the same model"
+        f"{because}: of random layers only dropout can be trained; take the random part out"
+    )

@@ -11,12 +11,13 @@ Guarantees (tests of the same name):
   same_as_plain_training            each update equals that of a plain PyTorch loop over the client's batches.
   clients_see_only_their_own        no other client's examples, however broken, change an update.
   everything_is_on_the_device       no step of the training leaves the device it was asked for.
+  frozen_parameters_stay            what has requires_grad=False is in no update, and as it was.
 """
 
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,9 +26,14 @@ from torch import Tensor, nn
 
 from gdpfed import streams
 from gdpfed.errors import InputError, expect
+from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.batched import batched_model
+from gdpfed.training.clients.dropout import step_keys
 
-__all__ = ["BlockTrainer", "Chunk", "ClientData", "LocalTraining", "flat_parameters", "local_batches"]
+__all__ = [
+    "BlockTrainer", "Chunk", "ClientData", "LocalTraining", "flat_parameters", "load_parameters", "local_batches",
+    "trained_parameters",
+]  # fmt: skip
 
 # Blocks of clients, the seed, the round.
 Chunk = tuple[list[NDArray[np.int64]], int, int]
@@ -40,13 +46,15 @@ _DEVICE_BLOCK_CLIENTS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains."""
+    """How a client trains; `gdpfed.train` fills in the ``loss``."""
 
     learning_rate: float = 0.1
     learning_rate_decay: float = 1.0
     momentum: float = 0.0
     local_steps: int = 5
     batch_size: int = 10
+    # No part of its text, by which a library run knows its local training again.
+    loss: Loss = field(default=CROSS_ENTROPY, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "learning_rate_decay"):
@@ -80,13 +88,26 @@ class ClientData:
                     f"expected example numbers from 0 to {len(self.labels) - 1}, got {indices.min()} to "
                     f"{indices.max()} for client {client}"
                 )
-        if len(self.labels) and int(self.labels.min()) < 0:
+        # Of classes; tokens below 0 are left out, numbers may be anything.
+        is_classes = self.labels.dtype == torch.int64 and self.labels.ndim == 1
+        if is_classes and len(self.labels) and int(self.labels.min()) < 0:
             raise InputError(f"expected labels from 0 up, got {int(self.labels.min())}")
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """What is trained: all parameters but frozen ones."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def flat_parameters(model: nn.Module) -> Tensor:
-    """The model's parameters as one vector (float32, a copy)."""
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).float()
+    """The model's trained parameters as one vector (float32, a copy)."""
+    return torch.cat([parameter.detach().flatten() for parameter in trained_parameters(model)]).float()
+
+
+def load_parameters(model: nn.Module, flat: Tensor) -> nn.Module:
+    """The model with these trained parameters."""
+    nn.utils.vector_to_parameters(flat, trained_parameters(model))
+    return model
 
 
 def local_batches(
@@ -102,22 +123,23 @@ def local_batches(
     return np.concatenate(passes)[:needed].reshape(local.local_steps, size)
 
 
-def _check_model(model: nn.Module, data: ClientData) -> None:
-    """Raises InputError for what would otherwise fail in the middle of a round, or train what should stay."""
-    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    if frozen:
+def _checked_loss(model: nn.Module, data: ClientData, loss: Loss) -> Loss:
+    """The loss, ready for this model; InputError for what would otherwise fail in the middle of a round."""
+    if not trained_parameters(model):
+        raise InputError("expected a model with something to train, got none with requires_grad=True")
+    inputs, targets = data.inputs[:1], data.labels[:1]
+    if loss.kind == "any":
+        # Two tell a loss for each example from a mean.
+        inputs, targets = (torch.cat([part, part]) for part in (inputs, targets))
+    try:
+        with torch.no_grad():
+            outputs = copy.deepcopy(model).eval()(inputs)
+    except Exception as error:
         raise InputError(
-            f"expected a model of which everything is trained, got {frozen[0]!r} with requires_grad=False: compute "
-            f"what the fixed part gives beforehand, and train the rest on that"
-        )
-    with torch.no_grad():
-        logits = copy.deepcopy(model).eval()(data.inputs[:1])
-    if logits.ndim != 2:
-        raise InputError(f"expected a model that returns (batch, classes), got the shape {tuple(logits.shape)}")
-    if int(data.labels.max()) >= logits.shape[1]:
-        raise InputError(
-            f"expected labels below {logits.shape[1]}, the model's number of classes, got {int(data.labels.max())}"
-        )
+            f"the model fails on the first example, of shape {tuple(inputs.shape[1:])} and type "
+            f"{str(inputs.dtype).removeprefix('torch.')}: {str(error).splitlines()[0]}"
+        ) from error
+    return loss.check(outputs, targets, most=None if targets.is_floating_point() else int(data.labels.max()))
 
 
 def _same_bits_again() -> None:
@@ -133,18 +155,18 @@ class BlockTrainer:
     """Trains blocks of one model's clients."""
 
     def __init__(self, model: nn.Module, data: ClientData, local: LocalTraining, *, device: str = "cpu") -> None:
-        _check_model(model, data)
+        self.loss = _checked_loss(model, data, local.loss)
         self.model = model
         self.data = data
         self.local = local
         self._device = torch.device(device)
-        self._shapes = [parameter.shape for parameter in model.parameters()]
-        self.layer_sizes = [parameter.numel() for parameter in model.parameters()]
+        self._shapes = [parameter.shape for parameter in trained_parameters(model)]
+        self.layer_sizes = [parameter.numel() for parameter in trained_parameters(model)]
         # The length of an update.
         self.num_params = sum(self.layer_sizes)
         if self._device.type == "cuda":
             _same_bits_again()
-        self._batched = batched_model(copy.deepcopy(model).to(self._device))
+        self._batched = batched_model(copy.deepcopy(model).to(self._device), self.loss)
         self._inputs, self._labels = data.inputs.to(self._device), data.labels.to(self._device)
         # One width for all, so that a client's numbers do not depend on who shares its block.
         most_examples = max(len(indices) for indices in data.members)
@@ -175,13 +197,15 @@ class BlockTrainer:
         momenta: list[Tensor] = []
         indices, weights = self._batches(clients, seed, round_number)
         rate, momentum = self.local.rate(round_number), self.local.momentum
+        keys = self._keys(clients, seed, round_number)
         inputs, labels = self._gather(indices[:, 0])
         prepared = self._batched.prepare(inputs)
         for step in range(self.local.local_steps):
             if step and not self.is_fixed:
                 inputs, labels = self._gather(indices[:, step])
                 prepared = self._batched.prepare(inputs)
-            gradients = self._batched.gradients(trained, prepared, labels, weights)
+            of_step = None if keys is None else keys[:, step]
+            gradients = self._batched.gradients(trained, prepared, labels, weights, of_step)
             if momentum and step:
                 gradients = [old.mul_(momentum).add_(new) for old, new in zip(momenta, gradients, strict=True)]
             elif momentum:
@@ -190,6 +214,13 @@ class BlockTrainer:
                 parameter.sub_(gradient, alpha=rate)
         moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
         return torch.cat(moved, dim=1)
+
+    def _keys(self, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor | None:
+        """Of the masks of each step of each client."""
+        if not self._batched.takes_keys:
+            return None
+        drawn = streams.generator(seed, "masks", round_number=round_number).integers(0, 2**63, dtype=np.int64)
+        return step_keys(int(drawn), torch.from_numpy(clients).to(self._device), self.local.local_steps)
 
     def _batches(self, clients: NDArray[np.int64], seed: int, round_number: int) -> tuple[NDArray[np.int64], Tensor]:
         """Example numbers (clients, steps, width), and each example's weight in its client's mean.

@@ -23,10 +23,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed.errors import expect
-from gdpfed.training.clients.blocks import Chunk, ClientData, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.blocks import (
+    Chunk,
+    ClientData,
+    LocalTraining,
+    flat_parameters,
+    load_parameters,
+    local_batches,
+)
 from gdpfed.training.clients.engines import Engine
 
-__all__ = ["ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "local_batches"]
+__all__ = [
+    "ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "load_parameters", "local_batches",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -54,6 +63,7 @@ class CohortTrainer:
         self.device = self._team.device
         self.num_params = self._trainer.num_params
         self.layer_sizes = self._trainer.layer_sizes
+        self.loss = self._trainer.loss
         # Evaluation is this machine's, whoever trains.
         self._pool = ThreadPoolExecutor(self._team.num_threads, initializer=torch.set_num_threads, initargs=(1,))
 

@@ -206,6 +206,7 @@ class LayeredModel:
 
     # Beyond, their memory leaves the caches; below, the calls cost more than the work.
     block_clients = 4
+    takes_keys = False
 
     def __init__(self, model: nn.Sequential) -> None:
         # Not model.children(), which leaves out a layer's second appearance.
@@ -256,9 +257,15 @@ class LayeredModel:
         return layers
 
     def gradients(
-        self, parameters: Sequence[Tensor], prepared: list[_Convolution], labels: Tensor, weights: Tensor
+        self,
+        parameters: Sequence[Tensor],
+        prepared: list[_Convolution],
+        labels: Tensor,
+        weights: Tensor,
+        keys: Tensor | None = None,
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
+        del keys
         own = [part.detach() for part in parameters]
         pairs = list(zip(own[::2], own[1::2], strict=True))
         convolved, dense = pairs[: len(self._shapes)], pairs[len(self._shapes) :]
