@@ -114,3 +114,16 @@ def test_a_step_beyond_what_was_measured_is_said(clip_norm: float, is_warned: bo
     settings = PlanSettings(num_rounds=5, participation=0.05, clip_norm=clip_norm)
     advice = recommend(parse_compact("100@1,100@3"), settings, num_params=100)
     assert any("try a smaller one" in reason for reason in advice.reasons) is is_warned
+
+
+@pytest.mark.training
+def test_a_recommendation_against_the_server() -> None:
+    """Asks and trainings are kept; rates are compared by how often one trains, and no other limits are tried."""
+    settings = dataclasses.replace(SETTINGS, against="server", asks=10, trainings=1.0)
+    found = recommend(parse_compact("300@0.5,300@3"), settings, num_params=10_000)
+    for candidate in (found.best, *found.others):
+        assert candidate.plan.is_rotation
+        assert candidate.plan.asks == 10
+        assert 0 < candidate.smallest_rate <= 1 + 1e-9
+    assert found.elsewhere == ()
+    assert (found.settings.asks, found.settings.trainings) == (10, 1.0)

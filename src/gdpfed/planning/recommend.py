@@ -78,7 +78,7 @@ class Candidate:
     @property
     def smallest_rate(self) -> float:
         """Of the group that takes part least, over the mean rate."""
-        return min(group.sampling_rate for group in self.plan.groups) / self.plan.participation
+        return min(group.asked * group.sampling_rate for group in self.plan.groups) / self.plan.participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,12 @@ def _considered(budgets: Budgets, settings: PlanSettings) -> Iterator[tuple[str,
 
 
 def _elsewhere(budgets: Budgets, chosen: PlanSettings, num_params: int) -> Iterator[Candidate]:
-    """The same under other rounds and participations, for whoever may change them."""
+    """The same under other rounds and participations, for whoever may change them.
+
+    Against the server asks and trainings are the limits, of which the frontier (`asks.py`) shows more.
+    """
+    if chosen.against == "server":
+        return
     changes: dict[str, dict[str, float]] = {
         "half the rounds": {"num_rounds": max(1, chosen.num_rounds // 2)},
         "twice the rounds": {"num_rounds": 2 * chosen.num_rounds},
