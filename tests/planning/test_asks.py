@@ -8,7 +8,7 @@ from dp_accounting.pld import PLDAccountant
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.planning import asks
-from gdpfed.planning.methods import METHODS, _planned, make_plan
+from gdpfed.planning.methods import METHODS, _planned, make_plan, plan_frontier
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml, plan_hash, plan_to_toml
 from gdpfed.planning.settings import PlanSettings
@@ -137,6 +137,19 @@ def test_the_cheapest_is_recommended() -> None:
     assert [point.asks for point in points] == sorted({point.asks for point in points}, reverse=True)
     trainings = [point.trainings for point in points]
     assert trainings == sorted(trainings)
+
+
+def test_a_frontier_stands_beside_the_plan_against_models() -> None:
+    """What is stated of asks and trainings does not count, and every point is told when it is found."""
+    told: list[asks.FrontierPoint] = []
+    settings = dataclasses.replace(AGAINST_SERVER, asks=5, trainings=1.0, ask_cost=0.5)
+    found = plan_frontier(SMALL, settings, watch=told.append)
+    assert tuple(told) == found.points
+    assert found.against_models == make_plan(SMALL, dataclasses.replace(AGAINST_SERVER, against="models"))
+    assert found.cheapest.cost == min(point.cost for point in found.points)
+    assert found.cheapest.plan == make_plan(SMALL, dataclasses.replace(AGAINST_SERVER, ask_cost=0.5))
+    with pytest.raises(InputError, match="nothing to hide"):
+        plan_frontier(SMALL, dataclasses.replace(AGAINST_SERVER, method="fedavg"))
 
 
 @pytest.mark.parametrize(

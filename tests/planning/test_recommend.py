@@ -141,3 +141,16 @@ def test_rates_in_proportion_are_nearly_the_best(found: Recommendation) -> None:
     twice = next(each for each in found.elsewhere if each.label == "twice the rounds")
     sought = make_plan(parse_compact("300@0.5,300@3"), dataclasses.replace(found.settings, num_rounds=40))
     assert 0.99 * sought.signal_to_noise < twice.signal_to_noise < 1.001 * sought.signal_to_noise
+
+
+@pytest.mark.training
+def test_a_recommendation_against_the_server() -> None:
+    """Asks and trainings are kept; rates are compared by how often one trains, and no other limits are tried."""
+    settings = dataclasses.replace(SETTINGS, against="server", asks=10, trainings=1.0)
+    found = recommend(parse_compact("300@0.5,300@3"), settings, num_params=10_000)
+    for candidate in (found.best, *found.others):
+        assert candidate.plan.is_rotation
+        assert candidate.plan.asks == 10
+        assert 0 < candidate.smallest_rate <= 1 + 1e-9
+    assert found.elsewhere == ()
+    assert (found.settings.asks, found.settings.trainings) == (10, 1.0)

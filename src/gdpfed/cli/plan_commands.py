@@ -132,7 +132,8 @@ def _print_recommendation(advice: Recommendation, *, title: str) -> None:
     """The candidates, best first, the reasons, and how to ask for the plan by name."""
     heading = f"{title}: predicted for {advice.best.num_params:,} parameters, recommended first"
     print_table(heading, _CANDIDATES, (advice.best, *advice.others))
-    print_table("The recommended plan under other limits", _CANDIDATES, advice.elsewhere)
+    if advice.elsewhere:
+        print_table("The recommended plan under other limits", _CANDIDATES, advice.elsewhere)
     say(*(f"- {reason}" for reason in advice.reasons), f"the same plan by name: {_options(advice)}\n")
 
 

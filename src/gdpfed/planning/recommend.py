@@ -83,7 +83,7 @@ class Candidate:
     @property
     def smallest_rate(self) -> float:
         """Of the group that takes part least, over the mean rate."""
-        return min(group.sampling_rate for group in self.plan.groups) / self.plan.participation
+        return min(group.asked * group.sampling_rate for group in self.plan.groups) / self.plan.participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,12 @@ def _candidates(settings: PlanSettings) -> Iterator[tuple[str, PlanSettings]]:
 
 
 def _other_limits(settings: PlanSettings) -> dict[str, dict[str, float]]:
-    """Other rounds and participations, for whoever may change them."""
+    """Other rounds and participations, for whoever may change them.
+
+    Against the server asks and trainings are the limits, of which the frontier (`asks.py`) shows more.
+    """
+    if settings.against == "server":
+        return {}
     participation = settings.participation
     return {
         "half the rounds": {"num_rounds": max(1, settings.num_rounds // 2)},

@@ -29,7 +29,7 @@ from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.runs.folder import OWN_DATA, RunFolder, rounds_in
+from gdpfed.runs.folder import OWN_DATA, RunFolder, json_lines, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Watcher, Work, run
