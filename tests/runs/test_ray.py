@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gdpfed
 from gdpfed.errors import GdpfedError
 from gdpfed.runs.folder import RunFolder, open_run
 from gdpfed.runs.loop import Progress
@@ -151,6 +152,25 @@ def test_ray_gives_the_bytes_of_the_local_engine(
     interrupted(here_and_there, 3, num_workers=2)
     simulate(open_run(here_and_there.path), num_workers=None, engine=on(cluster))
     assert content(here_and_there.path) == expected
+
+
+def test_own_losses_and_dropout_on_a_cluster(cluster: dict[str, Any]) -> None:
+    """The same bytes as here: masks follow from the client and the step, and functions travel."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, 6, 5, generator=generator)
+    torch.manual_seed(0)
+    how: dict[str, Any] = {
+        "model": torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2)),
+        "clients": list(zip(inputs, (inputs[:, :, 0] > 0).long(), strict=True)),
+        "budgets": "20@2,20@8",
+        "loss": lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1),
+        "settings": gdpfed.PlanSettings(method="gdpfed", num_rounds=2, participation=0.5, delta=1e-3),
+        "seed": 3,
+    }
+    here = gdpfed.train(**how, num_workers=1)
+    there = gdpfed.train(**how, engine="ray", ray_address=cluster["address"])
+    for mine, theirs in zip(here.model.parameters(), there.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_compare_uses_the_cluster(
