@@ -13,7 +13,7 @@ from gdpfed.errors import InputError
 from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import Updates, initial_state
-from gdpfed.training.sampling import sample_clients
+from gdpfed.training.sampling import sample_clients, simulated, tossed
 from tests.audit.plans import small_plan, small_rotation
 
 pytestmark = pytest.mark.training
@@ -129,6 +129,32 @@ def test_same_as_the_protocol_with_losses(method: str) -> None:
                 ends.add((course.roster > 0, bool(course.arrived), course.unmasked, course.attempt > 0))
     # Released at once, and after an abort; charged and lost.
     assert {(True, True, True, False), (True, True, True, True), (True, True, False, False)} <= ends
+
+
+@pytest.mark.parametrize("method", ["gdpfed", "pooled"])
+def test_a_rotation_is_the_protocols(method: str) -> None:
+    """Some send something, the others zero; a fifth vanishes, a tenth colludes: the bits are those of the protocol."""
+    plan = small_rotation(method)
+    plan = dataclasses.replace(
+        plan, groups=tuple(dataclasses.replace(group, num_clients=12) for group in plan.groups), linked=()
+    )
+    assignment = np.repeat(np.arange(3), 12)
+    moved = torch.from_numpy(np.random.default_rng(7).normal(size=(36, 10)))
+    sample = simulated(plan, assignment, seed=2)
+    for seed in (1, 2, 3):
+        bound = (plan, assignment, tossed(sending(moved), plan, assignment, seed=seed))
+        ours = IntegerRelease(
+            *bound, seed=seed, num_params=10, tolerance=every_size_complete(dropout=0.2, colluders=0.1)
+        )
+        theirs = SecureRelease(*bound, seed=seed, num_params=10, dropout=0.2, colluders=0.1)
+        for number in range(4):
+            state = dataclasses.replace(initial_state(torch.zeros(10), 36), round_number=number)
+            clients = sample(state)
+            one, two = (release(state, clients).sums for release in (ours, theirs))
+            assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
+            # Fewer than half of those who are asked: noise alone.
+            one, two = (release(state, clients[::3]).sums for release in (ours, theirs))
+            assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
 
 
 def test_a_sum_that_is_given_up_is_the_protocols() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpfed.flower.node import coin
-from gdpfed.flower.node.coin import hidden_update, sleep_until, toss
+from gdpfed.flower.node.coin import hidden_update, next_moment, sleep_until, toss
 
 NOTHING = np.zeros(3)
 
@@ -45,6 +45,15 @@ def test_what_is_late_is_zero() -> None:
 
     assert hidden_update(slow, says_yes=True, nothing=NOTHING, ready_at=started + 0.1) is NOTHING
     assert time.monotonic() < started + 0.6
+
+
+def test_what_is_late_waits_for_the_next_moment() -> None:
+    now = time.monotonic()
+    assert next_moment(now + 5, every=0.5) == now + 5
+    late = next_moment(now - 1.2, every=0.5)
+    assert late == pytest.approx(now - 1.2 + 1.5)
+    assert late >= now
+    assert next_moment(now - 1.2, every=None) == now - 1.2
 
 
 def test_a_moment_that_has_passed_is_not_waited_for() -> None:

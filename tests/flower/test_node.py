@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,14 +20,18 @@ from hypothesis import strategies as st
 from gdpfed.errors import PrivacyError
 from gdpfed.flower.apps import client_app
 from gdpfed.flower.node.answers import Node
+from gdpfed.flower.node.coin import alone
 from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
 from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
 from gdpfed.flower.operate.between_runs import enrol
+from gdpfed.flower.server.flower_release import HomeRun
 from gdpfed.flower.server.server_home import make_server_home
 from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.wire import STAGES, pack, unpack
+from gdpfed.planning.people import assign
 from gdpfed.secure.session import Session
+from gdpfed.training.sampling import asked_clients, public_orders
 from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
 
 VICTIM = 1
@@ -330,6 +335,60 @@ def test_only_its_turn_is_answered(tmp_path: Path) -> None:
     assert refused >= 4
     assert sum(bool(answer) for answer in replayed) <= 1
     assert len(turns) == 2
+
+
+def node_of(federation: Federation, number: int = VICTIM) -> Node:
+    return Node(federation.node(number), node_id=101, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+
+
+def test_a_rotation_needs_its_moment(tmp_path: Path) -> None:
+    """A server that leaves the moment out would make every node train at every ask, and answer when it is ready."""
+    federation = Federation(tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
+    run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
+    for terms, is_answered in ((run.terms, True), (replace(run.terms, answer_seconds=None), False)):
+        session = Session(
+            plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
+        )
+        packet = pack("keys", terms.signed(run.identity), session.encoded(), b"")
+        number = VICTIM if is_answered else VICTIM + 1
+        assert bool(node_of(federation, number).answer("keys", packet)) is is_answered
+    assert "expected a fixed moment of answering" in federation.node_log(VICTIM + 1)
+
+
+def test_rosters_hold_those_whose_turn_it_is(tmp_path: Path) -> None:
+    """A server cannot put colluders beside a client in a round in which they are not asked."""
+    federation = Federation(tmp_path, sizes=(4, 4), epsilons=(1.0, 4.0), rounds=4, asks=2, settings=HIDDEN)
+    terms = HomeRun.read(federation.home, num_params=NUM_PARAMS).terms
+    node, home = node_of(federation), federation.node(VICTIM)
+    with OwnLedger(home) as ledger:
+        joined = ledger.join(terms, federation.plan, 0, home.budget)
+    groups = assign(federation.plan, federation.enrolment.budgets)
+    orders = public_orders(federation.plan, groups, seed=terms.rotation_seed)
+    for number in range(4):
+        session = Session(
+            plan_hash=terms.digest, model_hash=bytes(32), round_number=number, attempt=0, place=0, num_params=NUM_PARAMS
+        )
+        known = node._directory(terms, session, joined)
+        assert sorted(known.clients) == asked_clients(federation.plan, orders, round_number=number).tolist()
+        assert len(known.clients) == 4
+
+
+def test_nobody_is_answered_meanwhile(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
+    packet = pack("announce", bytes(32), federation.enrolment.as_json().encode())
+    is_held, started = threading.Event(), time.monotonic()
+
+    def wait_for_its_moment() -> None:
+        with alone(federation.node(VICTIM).path / "identity.key"):
+            is_held.set()
+            time.sleep(0.5)
+
+    waiting = threading.Thread(target=wait_for_its_moment)
+    waiting.start()
+    is_held.wait()
+    assert node_of(federation).answer("announce", packet)
+    assert time.monotonic() - started >= 0.5
+    waiting.join()
 
 
 def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

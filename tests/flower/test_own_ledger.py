@@ -157,6 +157,16 @@ def test_asks_are_counted(tmp_path: Path) -> None:
             ledger.join(terms_of("two", ROTATION), ROTATION, 0, home.budget)
 
 
+def test_a_lowered_limit_of_the_server_stops_a_rotation(tmp_path: Path) -> None:
+    home = home_of(tmp_path, epsilon=1.0)
+    with OwnLedger(home) as ledger:
+        run = ledger.join(terms_of("one", ROTATION), ROTATION, 0, home.budget)
+        ledger.check_input(run, home.budget)
+        lowered = dataclasses.replace(home.budget, epsilon_server=0.01)
+        with pytest.raises(PrivacyError, match="one more input would show the server"):
+            ledger.check_input(run, lowered)
+
+
 def test_asks_count_against_the_server_too(tmp_path: Path) -> None:
     """Beside the inputs of runs in which the server sees who takes part."""
     group = ROTATION.groups[0]

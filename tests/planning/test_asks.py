@@ -98,6 +98,16 @@ def test_one_epsilon_against_both() -> None:
     assert spent[1] == spent[2] < spent[3]
 
 
+def test_groups_that_are_seldom_asked_have_spent_nothing_yet() -> None:
+    """Three clients, one ask in eleven rounds: nobody of the small group is asked in the first."""
+    settings = dataclasses.replace(AGAINST_SERVER, num_rounds=11, asks=1, trainings=0.5, delta=1e-3)
+    plan = _planned(parse_compact("3@1,90@2"), settings)
+    spent = [spent_so_far(plan, rounds) for rounds in range(12)]
+    assert spent[1][0] == 0.0
+    assert spent[1][1] > 0
+    assert spent[-1] == tuple(group.epsilon_release for group in plan.groups)
+
+
 def test_asking_everybody_always_is_the_plan_of_today() -> None:
     today = make_plan(SMALL, dataclasses.replace(AGAINST_SERVER, against="models"))
     always = planned(dataclasses.replace(AGAINST_SERVER, asks=10, trainings=2.0))
@@ -179,6 +189,7 @@ def test_what_cannot_be_is_refused(wrong: dict[str, object], error: type[Excepti
         {"asks": None},
         {"min_roster": None},
         {"min_roster": 0.0},
+        {"min_roster": 0.4},
         {"sampling": "poisson"},
         {"adjacency": "add-or-remove-one-client"},
         {"num_rounds": 20},

@@ -256,6 +256,25 @@ def test_an_ask_is_charged(tmp_path: Path) -> None:
     verify_ledger(tmp_path / "book")
 
 
+def test_a_tightened_budget_stops_a_rotation(tmp_path: Path) -> None:
+    """Also once the most asked client has had all its asks, and the others have not."""
+    plan = rotating()
+    with book(tmp_path, text=TWO, factor=1.0) as ledger:
+        start(ledger, text=TWO, plan=plan)
+        groups = ledger.state.run("run").assignment
+        strict = np.flatnonzero(groups == 0)
+        for number, asked in enumerate((strict[:50], strict[:50])):
+            charge = ledger.reserve("run", number, "group 1")
+            charge.commit(asked)
+            charge.publish("aa")
+        assert ledger.state.run("run").charged[0] == 2
+        ledger.reserve("run", 2, "group 1").commit(strict[50:])
+        people = ledger.state.population("people")
+        ledger.tighten("people", [people.label(int(strict[60]))], epsilon=0.05)
+        with pytest.raises(ExhaustedError):
+            ledger.reserve("run", 3, "group 1")
+
+
 def test_rotations_and_poisson_runs_compose(tmp_path: Path) -> None:
     """Against the server: the asks of one, and the participations of the other, in one composition."""
     with book(tmp_path, text=TWO, factor=3.0) as ledger:

@@ -93,13 +93,22 @@ def _limit(state: LedgerState, run: Run, group: int) -> int:
     return limit
 
 
+def _is_kept(state: LedgerState, run: Run, group: int) -> bool:
+    """Whether what a group's clients have spent and are promised keeps their budgets as they are now."""
+    population = run.population
+    return all(
+        fits(state.promised(population, number), population.strictest_of(number))
+        for number in population.classes_in(run.name, group)
+    )
+
+
 def check_charge(state: LedgerState, run: Run, group: int, *, pending: int = 0) -> None:
     """Raises ExhaustedError unless one more charge, beyond ``pending`` reservations, keeps every budget."""
     check_single(state, run.population)
     limit = _limit(state, run, group)
     if run.charged[group] + pending < limit:
         return
-    if run.plan.is_rotation and limit == run.num_releases:
+    if run.plan.is_rotation and limit >= run.num_releases and _is_kept(state, run, group):
         # All asks are paid for, and nobody is asked more often (`state.check_participants`).
         return
     # Beyond what the run holds.

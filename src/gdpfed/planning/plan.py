@@ -269,8 +269,8 @@ class Plan:
             raise PrivacyError(f"{self.method} has no privacy: nothing is hidden by a coin; use sampling='poisson'")
         if self.asks is None or not 1 <= self.asks <= self.num_rounds:
             raise PrivacyError(f"expected asks from 1 to {self.num_rounds}, the rounds, got asks={self.asks}")
-        if self.min_roster is None or not 0 < self.min_roster <= 1:
-            raise PrivacyError(f"expected min_roster above 0 and at most 1, got min_roster={self.min_roster}")
+        if self.min_roster is None or not 0.5 <= self.min_roster <= 1:
+            raise PrivacyError(f"expected min_roster from 0.5 to 1, got min_roster={self.min_roster}")
         if self.bands is not None and not 2 <= self.bands <= self.num_rounds // self.asks:
             raise PrivacyError(
                 f"expected bands from 2 to {self.num_rounds // self.asks}, the rounds from one ask of a client to the "

@@ -24,17 +24,17 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
         return (0.0,) * len(plan.groups)
     if rounds == plan.num_rounds:
         return tuple(group.epsilon_release for group in plan.groups)
+    charged = [most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds for group in plan.groups]
     return tuple(
-        min(
+        0.0
+        if count == 0
+        else min(
             epsilon_bound(
-                dataclasses.replace(
-                    plan.mechanism(group),
-                    num_rounds=most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds,
-                ),
+                dataclasses.replace(plan.mechanism(group), num_rounds=count),
                 delta=group.delta,
                 accountant=plan.accountant,
             ),
             group.epsilon_release,
         )
-        for group in plan.groups
+        for group, count in zip(plan.groups, charged, strict=True)
     )

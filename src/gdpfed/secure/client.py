@@ -158,6 +158,9 @@ class SecureClient:
             raise PrivacyError(f"expected a threshold above {half}, got {shape.threshold}")
         if shape.cohort > (largest := self._planned.largest_cohort):
             raise PrivacyError(f"expected a cohort of at most {largest}, as the grid stands, got {shape.cohort}")
+        if shape.cohort < self._planned.smallest_cohort:
+            smallest = self._planned.smallest_cohort
+            raise PrivacyError(f"expected a cohort of at least {smallest}, of those who are asked, got {shape.cohort}")
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
         if self._state.advertised not in roster.entries:
@@ -179,6 +182,13 @@ class SecureClient:
         return {holder: (of_mask[point], of_seed[point]) for holder, point in zip(holders, points, strict=True)}
 
     # 3 input
+
+    def check_delivery(self, content: bytes) -> None:
+        """Raises PrivacyError unless `mask` would accept this delivery; changes nothing."""
+        delivery = messages.Delivery.decode(content)
+        joined = self._expect_roster(delivery.roster)
+        self._unspent()
+        self._opened(joined, delivery)
 
     def mask(self, content: bytes, update: Any) -> bytes:
         """The update, clipped, on the grid, with this client's share of the noise, masked, in answer to a delivery.

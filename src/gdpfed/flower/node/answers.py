@@ -22,7 +22,10 @@ Guarantees (tests of the same name):
   a_forged_roster_is_refused               by the node that gets it.
   a_broken_training_looks_like_any_other   its node answers, and its update is zero.
   a_restored_node_notices                  that it once was further, if the server shows what it signed.
-  only_its_turn_is_answered                in a rotation: another round's message is refused.
+  only_its_turn_is_answered                in a rotation: another round's message is refused, and so are rosters with
+                                           others than those whose turn it is, or with too few of them.
+  a_rotation_needs_its_moment              terms without a fixed moment of answering are refused.
+  nobody_is_answered_meanwhile             while an input waits for its moment, other messages wait too.
   a_coin_leaves_no_trace                   in answers, ledgers, sessions or logs; the moment of answering is the same.
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
@@ -31,6 +34,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -38,7 +42,7 @@ from numpy.typing import NDArray
 
 from gdpfed import streams
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.node.coin import hidden_update, sleep_until, toss
+from gdpfed.flower.node.coin import alone, hidden_update, next_moment, sleep_until, toss
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
@@ -47,11 +51,11 @@ from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
 from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
 from gdpfed.planning.people import assign
-from gdpfed.planning.rotation import is_asked, public_order
+from gdpfed.planning.rotation import asked_positions, is_asked, public_order
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.encoding import PlannedSum, planned_sums
 from gdpfed.secure.primitives import signing_public
-from gdpfed.secure.session import SESSION_BYTES, Session
+from gdpfed.secure.session import SESSION_BYTES, Directory, Session
 
 __all__ = ["Node", "Trainer"]
 
@@ -85,6 +89,10 @@ class Node:
         try:
             if stage not in STAGES:
                 raise InputError("expected a known stage, got another")
+            if stage != "input":
+                # Nobody is answered while an input waits for its moment: how fast would tell whether a training runs.
+                with alone(self._home.path / "identity.key"):
+                    pass
             return answers[stage](content) if stage in answers else self._step(stage, content)
         except GdpfedError as error:
             self._home.log(f"refused {stage}: {error}")
@@ -147,6 +155,9 @@ class Node:
             return pack("keys", client.advertise(), self._standing(ledger, session.digest()).encode())
 
     def _check_terms(self, terms: Terms, session: Session) -> None:
+        # The plan is verified when the run is joined; what kind it is, is read each time.
+        if (terms.answer_seconds is None) == terms.verified_plan(is_known=True).is_rotation:
+            raise PrivacyError("expected a fixed moment of answering (answer_seconds) in a rotation, and only there")
         if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
@@ -207,10 +218,28 @@ class Node:
             group=run.group,
             client=self._number,
             identity=self._home.identity,
-            directory=self._enrolment.directory,
+            directory=self._directory(terms, session, run),
             tolerance=terms.tolerance,
             randomness=randomness_for(session, client=self._number, test_seed=terms.test_seed),
         )
+
+    def _directory(self, terms: Terms, session: Session, run: JoinedRun) -> Directory:
+        """Who may be in the roster: everybody who is enrolled, in a rotation those whose turn it is."""
+        directory = self._enrolment.directory
+        if not run.is_rotation:
+            return directory
+        plan = terms.verified_plan(is_known=True)
+        orders = [
+            public_order(np.flatnonzero(assign(plan, self._enrolment.budgets) == number), seed=terms.rotation_seed)
+            for number in range(len(plan.groups))
+        ]
+        turns = {
+            int(client)
+            for order in orders
+            for client in order[asked_positions(plan, len(order), round_number=session.round_number)]
+        }
+        clients = {client: key for client, key in directory.clients.items() if client in turns}
+        return Directory(server=directory.server, clients=clients)
 
     def _keep(self, session: Session, stage: str, signed: bytes, client: SecureClient) -> None:
         saved = Saved(terms=signed, session=session.encoded(), client=client.save())
@@ -252,27 +281,35 @@ class Node:
                 raise PrivacyError("the model is not the one that all clients of this session agreed on")
             parameters = np.frombuffer(model, dtype="<f4").astype(np.float32)
             terms = Terms.opened(saved.terms, server=self._enrolment.server)
-            if terms.answer_seconds is None:
-                update = self._update(parameters, session.round_number)
-            else:
-                update = self._hidden_update(parameters, terms, session, asked_at + 0.75 * terms.answer_seconds)
             with OwnLedger(self._home) as ledger:
                 client, session, run = self._loaded(saved, ledger)
-                # Clips, encodes, adds this node's share of the noise, and masks.
-                masked = client.mask(delivery, update)
-                ledger.send(run, _position(session), self._home.budget)
-                self._keep(session, "agree", saved.terms, client)
-            answer = pack("input", masked)
-            if terms.answer_seconds is not None:
-                sleep_until(asked_at + terms.answer_seconds)
-            return answer
+            # Before a coin is tossed, or anything trained: a delivery that is refused must not be tried with others.
+            client.check_delivery(delivery)
+            with alone(self._home.path / "identity.key") if run.is_rotation else nullcontext():
+                moment = asked_at
+                if run.is_rotation:
+                    moment += _answer_seconds(terms)
+                    ready_at = asked_at + 0.75 * _answer_seconds(terms)
+                    update = self._hidden_update(parameters, terms, session, run, ready_at=ready_at)
+                else:
+                    update = self._update(parameters, session.round_number)
+                masked = self._masked(saved, delivery, update)
+                sleep_until(next_moment(moment, every=terms.answer_seconds))
+            return pack("input", masked)
 
-    def _hidden_update(self, parameters: Vector, terms: Terms, session: Session, ready_at: float) -> NDArray[Any]:
-        """An update or zero, by the toss of a coin; handed over at ``ready_at``."""
+    def _masked(self, saved: Saved, delivery: bytes, update: NDArray[Any]) -> bytes:
         with OwnLedger(self._home) as ledger:
-            run = ledger.run(terms)
-        if run is None or not run.is_rotation:
-            raise PrivacyError("expected a rotation that this node has joined")
+            client, session, run = self._loaded(saved, ledger)
+            # Clips, encodes, adds this node's share of the noise, and masks.
+            masked = client.mask(delivery, update)
+            ledger.send(run, _position(session), self._home.budget)
+            self._keep(session, "agree", saved.terms, client)
+        return masked
+
+    def _hidden_update(
+        self, parameters: Vector, terms: Terms, session: Session, run: JoinedRun, *, ready_at: float
+    ) -> NDArray[Any]:
+        """An update or zero, by the toss of a coin; handed over at ``ready_at``."""
         rate = run.event.sampling_rate
         says_yes = toss(rate) if terms.test_seed is None else self._test_coin(terms, session, rate)
         return hidden_update(
@@ -299,6 +336,12 @@ class Node:
                 self._home.log(f"training {wrong}: an update of zero is sent")
             return np.zeros(len(parameters), dtype=np.float64)
         return trained - parameters.astype(np.float64)
+
+
+def _answer_seconds(terms: Terms) -> float:
+    if terms.answer_seconds is None:
+        raise PrivacyError("expected a fixed moment of answering in the terms of a rotation")
+    return terms.answer_seconds
 
 
 def _session(encoded: bytes) -> Session:

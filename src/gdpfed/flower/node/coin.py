@@ -11,15 +11,19 @@ Guarantees (tests of the same name):
   what_is_late_is_zero         and what fails is, too.
 """
 
+import fcntl
+import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-__all__ = ["hidden_update", "sleep_until", "toss"]
+__all__ = ["alone", "hidden_update", "next_moment", "sleep_until", "toss"]
 
 
 def toss(rate: float) -> bool:
@@ -28,10 +32,29 @@ def toss(rate: float) -> bool:
     return secrets.randbelow(denominator) < numerator
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Holds a lock on a file that is there, against all other processes and threads that do."""
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
 def sleep_until(moment: float) -> None:
     """Until this moment of the monotonic clock."""
     while (left := moment - time.monotonic()) > 0:
         time.sleep(left)
+
+
+def next_moment(moment: float, *, every: float | None) -> float:
+    """The moment, or if it has passed, the next one of those that follow ``every`` so many seconds; None: no other.
+
+    What is late, because a training still runs, is then late by a round number that it shares with all that is late.
+    """
+    now = time.monotonic()
+    if every is None or now <= moment:
+        return moment
+    return moment + math.ceil((now - moment) / every) * every
 
 
 def hidden_update(

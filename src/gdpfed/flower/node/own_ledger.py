@@ -201,9 +201,9 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         """Raises PrivacyError if one more masked input would exceed what the server may learn."""
         if run.sent >= run.cap:
             raise PrivacyError(f"run {run.name!r} has had {run.sent} inputs of this node, as many as its plan allows")
-        if not run.is_rotation:
-            releases = self.precision + run.event.noise_multiplier**-2.0
-            self._check_server(releases, self._hidden(), budget, what="one more input")
+        # Of a rotation all asks are counted already.
+        more = 0.0 if run.is_rotation else run.event.noise_multiplier**-2.0
+        self._check_server(self.precision + more, self._hidden(), budget, what="one more input")
 
     def _check_server(self, precision: float, hidden: History, budget: NodeBudget, *, what: str) -> None:
         cost = server_spent(precision, delta=budget.delta, hidden=hidden)
