@@ -50,7 +50,8 @@ class PlanSettings:
     method: str = setting(
         "gdpfed+",
         "One of fedavg, dp-fedavg, gdpfed, gdpfed-opc, gdpfed+, pfa, idp-fedavg, idp-scale, pooled. Default: gdpfed+. "
-        "Or your own: a name that was registered or is offered by an installed package, or package.module:function, which is run.",
+        "Or your own: a name that was registered or is offered by an installed package, or package.module:function, "
+        "which is run.",
     )
     num_rounds: int = setting(50, "Rounds of training.", option="--rounds")
     participation: float = setting(
