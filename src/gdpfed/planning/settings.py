@@ -51,11 +51,7 @@ class PlanSettings:
     method: str = setting(
         "gdpfed+",
         "One of fedavg, dp-fedavg, gdpfed, gdpfed-opc, gdpfed+, pfa, idp-fedavg, idp-scale, pooled. Default: gdpfed+. "
-<<<<<<< HEAD
         "Or your own: a name that was registered, or that an installed package offers, or package.module:function, "
-=======
-        "Or your own: a name that was registered or is offered by an installed package, or package.module:function, "
->>>>>>> c17
         "which is run.",
     )
     num_rounds: int = setting(50, "Rounds of training.", option="--rounds")
