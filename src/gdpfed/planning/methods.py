@@ -204,7 +204,8 @@ def _bands(settings: PlanSettings) -> int:
 def for_method(settings: PlanSettings, name: str) -> PlanSettings:
     """The same settings for another method, for comparisons: a floor goes where there are no rates to keep above it."""
     asked = dataclasses.replace(settings, method=check_method(name))
-    if (settings.rates or METHODS[name].rates) == "snr":
+    # An own method reads its settings itself.
+    if name not in METHODS or (settings.rates or METHODS[name].rates) == "snr":
         return asked
     return dataclasses.replace(asked, fairness_floor=PlanSettings().fairness_floor)
 
