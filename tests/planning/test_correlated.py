@@ -78,6 +78,15 @@ def test_it_costs_nothing_and_is_kept() -> None:
     assert "bands" not in plan_to_toml(alone)
 
 
+def test_asks_are_found_for_it_too() -> None:
+    """The signal-to-noise that is kept is that of independent noise."""
+    asked = PlanSettings(
+        method="gdpfed", num_rounds=20, against="server", asks=10, correlated_noise=True, participation=0.1
+    )
+    alone = make_plan(BUDGETS, dataclasses.replace(asked, correlated_noise=False))
+    assert make_plan(BUDGETS, asked).groups == alone.groups
+
+
 def test_what_would_be_false_is_refused() -> None:
     made = plan()
     for bands in (1, 5, 23):

@@ -100,7 +100,7 @@ def frontier(settings: PlanSettings, plan_of: PlanOf) -> Iterator[FrontierPoint]
 
 
 def _signal_to_keep(settings: PlanSettings, plan_of: PlanOf) -> float:
-    against_models = dataclasses.replace(settings, against="models", asks=None, trainings=None)
+    against_models = dataclasses.replace(settings, against="models", asks=None, trainings=None, correlated_noise=False)
     return plan_of(against_models).signal_to_noise
 
 
