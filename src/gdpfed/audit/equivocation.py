@@ -207,7 +207,11 @@ class LyingServer:
 def tell_two_stories(audited: AuditedGroup, *, tolerance: Tolerance = ONE_LIAR) -> ScoredCanaries:
     """One score for each victim: whether what the server reads of it is nearer to the clip norm than to nothing."""
     group = audited.group
-    cohort = cohort_size(group.noise_multiplier)
+    bounds = planned_sums(audited.plan, num_params=1, tolerance=tolerance)[audited.sum_index]
+    # As large as shows most, within what the plan's clients accept; odd.
+    cohort = max(cohort_size(group.noise_multiplier), bounds.smallest_cohort | 1)
+    if cohort > bounds.largest_cohort:
+        cohort = bounds.largest_cohort - (bounds.largest_cohort % 2 == 0)
     victims = _victims_in(cohort, tolerance)
     planned = planned_sums(audited.plan, num_params=victims, tolerance=tolerance)[audited.sum_index]
     nearer, inside = [], []
