@@ -37,7 +37,7 @@ def test_train_with_secure_sums(tiny: str, tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--dropout", "0.1"), "--secure"),
+        (("--dropout", "0.1"), "secure = true"),
         (("--secure", "--dropout", "0.7"), "dropout < 0.5"),
         (("--secure", "--method", "fedavg"), "clip norm and noise"),
     ],
