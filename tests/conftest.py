@@ -1,9 +1,15 @@
 """Shared by all tests: the disk cache is off, so that every number is computed here."""
 
+import signal
+
 import pytest
 
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, parse_compact
+
+# A shell's background jobs ignore ^C, and so would all processes that tests start there and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

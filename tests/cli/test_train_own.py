@@ -161,17 +161,12 @@ def test_an_unfinished_run_asks_for_nothing_to_be_installed(here: Path, capsys: 
     assert "pip install" not in out
 
 
-def hears_interrupts() -> None:
-    """A shell's background jobs, and so whatever tests run in one, ignore ^C, and their children would."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_one_process_runs_a_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A real process trains; a second that would go on is refused, and changes nothing."""
     environment = {**os.environ, "GDPFED_CACHE": "off", "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(
         [*COMMAND, "train", "tiny.toml", "--rounds", "400", "--out", "run", "--evaluate-every", "1"],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=hears_interrupts,
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         deadline = time.time() + 90
@@ -198,7 +193,6 @@ def test_an_early_interrupt_has_no_traceback(here: Path, delay: float) -> None:
         [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush()\n"
          "from gdpfed.__main__ import main; main()", "train", "tiny.toml"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "GDPFED_CACHE": "off"},
-        preexec_fn=hears_interrupts,
     )  # fmt: skip
     assert started.stdout is not None
     assert started.stdout.read(2) == b"up"
