@@ -20,6 +20,8 @@ from gdpfed.secure.session import Session
 from tests.attacks.defences import without_the_rule
 from tests.flower.federations import DELTA, NUM_PARAMS, Federation
 
+pytestmark = pytest.mark.training
+
 VICTIM = 1
 
 

@@ -150,6 +150,7 @@ def test_rotations_are_compared(
     assert "…" not in out
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("width", [80, 160])
 def test_frontier_as_table_json_and_picture(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, width: int

@@ -115,6 +115,7 @@ def test_a_failed_write_leaves_the_old_report(
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.training
 def test_plot_writes_the_figures(runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "plot", runs, "-o", "pictures")
     assert code == 0, err

@@ -34,6 +34,8 @@ from gdpfed.secure.session import Session
 from gdpfed.training.sampling import asked_clients, public_orders
 from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
 
+pytestmark = pytest.mark.training
+
 VICTIM = 1
 
 

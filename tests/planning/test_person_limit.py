@@ -14,6 +14,8 @@ from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, parse_compact
 from gdpfed.privacy.calibrate import noise_multiplier_for
 
+pytestmark = pytest.mark.training
+
 BUDGETS = parse_compact("60@1,90@2,50@6")
 PAIRS = PlanSettings(num_rounds=5, participation=0.2, delta=1e-4, clients_per_person=2)
 PRIVATE = [name for name, method in METHODS.items() if method.is_private]

@@ -436,6 +436,7 @@ def test_a_method_looks_like_no_other() -> None:
     assert len({look(place)[2] + look(place)[0] for place in range(20)}) == 20
 
 
+@pytest.mark.training
 def test_same_runs_same_bytes(six: Path, tmp_path: Path) -> None:
     one = load_report([six])
     moved = tmp_path / "moved"
@@ -624,6 +625,7 @@ def test_both_kinds_of_participation_in_one_report(tmp_path: Path) -> None:
 # Pictures
 
 
+@pytest.mark.training
 def test_every_picture_is_stamped(data: ReportData, tmp_path: Path) -> None:
     figures = report_figures(data)
     assert list(figures) == ["convergence", "accuracy", "mechanism", "participation"]

@@ -34,6 +34,8 @@ from tests.training.worlds import (
     world,
 )
 
+pytestmark = pytest.mark.training
+
 
 @pytest.fixture(params=ROUNDS)
 def run(request: pytest.FixtureRequest) -> Round:
