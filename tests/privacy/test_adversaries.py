@@ -5,7 +5,6 @@ import pytest
 from gdpfed.errors import InputError
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of, gaussian_epsilon
 from gdpfed.privacy.adversaries import (
-    LinkedSum,
     chained_epsilon,
     max_participations_for,
     person_epsilon,
@@ -52,8 +51,8 @@ def test_max_participations_is_the_inverse(epsilon: float) -> None:
     assert server_epsilon(noise_multiplier=2.0, num_participations=most + 1, delta=DELTA) > epsilon
 
 
-def linked(count: int, rate: float, noise: float) -> LinkedSum:
-    return LinkedSum(sampling_rates=(rate,) * count, noise_multipliers=(noise,) * count)
+def linked(count: int, rate: float, noise: float) -> list[tuple[float, float]]:
+    return [(rate, noise)] * count
 
 
 def test_one_client_per_person_is_the_release_epsilon() -> None:

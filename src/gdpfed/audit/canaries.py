@@ -82,12 +82,8 @@ class MakeRelease(Protocol):
         ...
 
 
-class Toss(Protocol):
-    """Of those asked, trains whose coin says so: `training.sampling.tossed`."""
-
-    def __call__(self, updates: Updates, plan: Plan, assignment: IntArray, *, seed: int) -> Updates:
-        """For one plan and its clients."""
-        ...
+# Of those asked, trains whose coin says so: `training.sampling.tossed`, of updates, a plan, its clients and a seed.
+Toss = Callable[..., Updates]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,15 +204,13 @@ def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Toleran
 def likelihood_ratios(seen: Observed, group: Group) -> dict[str, FloatArray]:
     """By view, what no other test of the planned mechanism does better than."""
     noise = group.noise_multiplier
+    planned = functools.partial(
+        release_scores, noise_multiplier=noise, sampling_rate=group.sampling_rate, asked=seen.asked
+    )
     if seen.asked is not None:
-        planned = functools.partial(
-            release_scores, noise_multiplier=noise, sampling_rate=group.sampling_rate, asked=seen.asked
-        )
         return {"release": planned(seen.sums), "server": planned(seen.server_sums)}
-    return {
-        "release": release_scores(seen.sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
-        "server": server_scores(seen.server_sums, seen.taking_part, noise_multiplier=noise),
-    }
+    server = server_scores(seen.server_sums, seen.taking_part, noise_multiplier=noise)
+    return {"release": planned(seen.sums), "server": server}
 
 
 def _scores(seen: Observed, group: Group, *, choose: BoolArray, told: dict[str, FloatArray]) -> Scores:

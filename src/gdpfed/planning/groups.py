@@ -14,6 +14,7 @@ Beyond 2,048 distinct budgets boundaries are first sought on 2,048 quantiles, th
 until none improves.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning.noise_curves import noise_by_epsilon
+from gdpfed.planning.noise_curves import noise_curve
 from gdpfed.planning.plan import ReleaseKind
 from gdpfed.planning.settings import AUTO_GROUPS, PlanSettings
 from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.calibrate import rough_noise_multiplier
 from gdpfed.privacy.rounding import allowance
 
 __all__ = [
@@ -85,6 +87,11 @@ class Grouping:
         """At which failure probability."""
         return tuple(group.delta for group in self.groups)
 
+    def cut_off(self, level: float) -> "Grouping":
+        """The same groups, none of which may spend more than ``level``."""
+        groups = tuple(dataclasses.replace(each, epsilon=min(each.epsilon, level)) for each in self.groups)
+        return dataclasses.replace(self, groups=groups)
+
 
 def make_groups(budgets: Budgets, settings: PlanSettings, *, release: ReleaseKind) -> Grouping:
     """The groups by the rule in the settings; "auto" takes each distinct budget, or chooses where they are many."""
@@ -102,12 +109,16 @@ def make_groups(budgets: Budgets, settings: PlanSettings, *, release: ReleaseKin
         budgets,
         delta,
         max_groups=rule,
-        noise_curve=noise_by_epsilon(
+        noise_curve=noise_curve(
+            lambda epsilon: rough_noise_multiplier(
+                epsilon=epsilon,
+                delta=float(budgets.deltas_or(delta).min()),
+                sampling_rate=settings.participation,
+                num_rounds=settings.num_rounds,
+                accountant=settings.accountant,
+            ),
             low=float(budgets.epsilons.min()),
             high=float(budgets.epsilons.max()),
-            delta=float(budgets.deltas_or(delta).min()),
-            sampling_rate=settings.participation,
-            num_rounds=settings.num_rounds,
             accountant=settings.accountant,
         ),
         value=pooled_value if release == "pooled" else separate_value,

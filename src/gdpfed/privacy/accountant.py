@@ -111,10 +111,9 @@ def accountant_version() -> str:
 
 def check_accountant(name: str) -> Accountant:
     """Returns ``name`` if it is an accountant, else says which there are."""
-    for known in ACCOUNTANTS:
-        if name == known:
-            return known
-    raise InputError(f"expected accountant 'pld' or 'rdp', got {name!r}{suggestion(name, ACCOUNTANTS)}")
+    if name not in ACCOUNTANTS:
+        raise InputError(f"expected accountant 'pld' or 'rdp', got {name!r}{suggestion(name, ACCOUNTANTS)}")
+    return name
 
 
 def check_delta(delta: float, *, field: str = "delta") -> float:
@@ -193,42 +192,26 @@ def epsilon_of(mechanism: SampledGaussian, *, delta: float, accountant: Accounta
         return 0.0
     if mechanism.noise_multiplier == 0:
         return math.inf
-    return _JUDGES[check_accountant(accountant)](
-        noise_multiplier=float(mechanism.noise_multiplier),
-        sampling_rate=float(mechanism.sampling_rate),
-        num_rounds=int(mechanism.num_rounds),
-        delta=float(delta),
-    )
+    return _JUDGES[check_accountant(accountant)](mechanism=mechanism, delta=delta)
 
 
-@remembered
-def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    if sampling_rate == 1:
-        return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
-    allowed = delta_after_rounding(delta, num_rounds)
-    if allowed == 0:
-        return math.inf
-    from gdpfed.privacy import pld
-
-    rough = pld.composed_remove(
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        num_rounds=num_rounds,
-        grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
-    ).get_epsilon_for_delta(allowed)
-    if not math.isfinite(rough):
-        return math.inf
-    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    return _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
+def _pld_epsilon(*, mechanism: SampledGaussian, delta: float) -> float:
+    noise, num_rounds = mechanism.noise_multiplier, mechanism.num_rounds
+    if mechanism.sampling_rate == 1:
+        return gaussian_epsilon(noise_multiplier=noise, num_releases=num_rounds, delta=delta)
+    coarse = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
+    rough = _epsilon_on_grid(mechanism, delta, coarse, only_removed=True)
+    return rough if math.isinf(rough) else _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
 
 
-def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float) -> float:
+def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float, *, only_removed: bool = False) -> float:
     allowed = delta_after_rounding(delta, mechanism.num_rounds)
     if allowed == 0:
         return math.inf
     from gdpfed.privacy import pld
 
-    composed = pld.composed_distribution(**vars(mechanism), grid_interval=interval)
+    compose = pld.composed_remove if only_removed else pld.composed_distribution
+    composed = compose(**vars(mechanism), grid_interval=interval)
     return _or_infinite(composed.get_epsilon_for_delta(allowed))
 
 
@@ -243,18 +226,12 @@ def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accou
     return _epsilon_on_grid(mechanism, delta, grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR))
 
 
-@remembered
-def _rdp_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    return _rdp_epsilon_over(None, mechanism, delta)
-
-
 def rough_rdp_epsilon(mechanism: SampledGaussian, *, delta: float) -> float:
     """The RDP epsilon over a sixth of the orders, some per cent too large at worst: for searches, never for a claim."""
-    return _rdp_epsilon_over(_FEW_ORDERS, mechanism, delta)
+    return _rdp_epsilon(mechanism=mechanism, delta=delta, orders=_FEW_ORDERS)
 
 
-def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussian, delta: float) -> float:
+def _rdp_epsilon(*, mechanism: SampledGaussian, delta: float, orders: tuple[float, ...] | None = None) -> float:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
@@ -275,4 +252,7 @@ def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussi
 
 
 # One for each accountant: a name without a judge must not be judged by another's.
-_JUDGES: dict[Accountant, Callable[..., float]] = {"pld": _pld_epsilon, "rdp": _rdp_epsilon}
+_JUDGES: dict[Accountant, Callable[..., float]] = {
+    "pld": remembered(_pld_epsilon),
+    "rdp": remembered(_rdp_epsilon),
+}

@@ -228,6 +228,7 @@ def _search_rate(
     )
 
 
+@remembered
 def noise_multiplier_for(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
@@ -241,19 +242,7 @@ def noise_multiplier_for(
             "expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise"
         )
     check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
-    return _noise_multiplier_for(
-        epsilon=float(epsilon),
-        delta=float(delta),
-        sampling_rate=float(sampling_rate),
-        num_rounds=int(num_rounds),
-        accountant=check_accountant(accountant),
-    )
-
-
-@remembered
-def _noise_multiplier_for(
-    *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
-) -> float:
+    check_accountant(accountant)
     found = _search_noise(
         epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
     ).exact()
@@ -267,6 +256,7 @@ def _noise_multiplier_for(
     return math.exp(found)
 
 
+@remembered
 def sampling_rate_for(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
@@ -277,19 +267,7 @@ def sampling_rate_for(
     SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
     if noise_multiplier < _NOISE_RANGE[0]:
         raise InputError(f"expected noise_multiplier >= {_NOISE_RANGE[0]}, got noise_multiplier={noise_multiplier}")
-    return _sampling_rate_for(
-        noise_multiplier=float(noise_multiplier),
-        epsilon=float(epsilon),
-        delta=float(delta),
-        num_rounds=int(num_rounds),
-        accountant=check_accountant(accountant),
-    )
-
-
-@remembered
-def _sampling_rate_for(
-    *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
-) -> float:
+    check_accountant(accountant)
     search = _search_rate(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
     )
