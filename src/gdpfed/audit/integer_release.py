@@ -145,7 +145,8 @@ class IntegerRelease:
                 tolerance=self._tolerance,
                 seed=seed,
                 round_number=round_number,
-                smallest=self._smallest(planned),
+                # Anybody, but in a rotation.
+                smallest=smallest_roster(self._plan, [self._plan.groups[number] for number in planned.groups]),
                 attempts=self._attempts,
             )
             sums.append(_Sum(planned, course, self._tolerance, seed=seed, round_number=round_number))
@@ -169,11 +170,6 @@ class IntegerRelease:
             clients=clients,
             cohort=cohort_sizes(self._plan, assignment, clients),
         )
-
-    def _smallest(self, planned: PlannedSum) -> int:
-        """In a rotation what the plan says, of those whom the sum asks; else anybody."""
-        groups = [self._plan.groups[number] for number in planned.groups]
-        return smallest_roster(self._plan, groups) if self._plan.is_rotation else 1
 
 
 class _Sum:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError, PrivacyError
+from gdpfed.errors import InputError, PrivacyError, expect
 from gdpfed.planning.noise_curves import noise_curve
 from gdpfed.planning.plan import ReleaseKind
 from gdpfed.planning.settings import AUTO_GROUPS, PlanSettings
@@ -234,8 +234,7 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
 
 
 def _check_min_size(min_size: int, num_clients: int) -> None:
-    if not 1 <= min_size <= num_clients:
-        raise InputError(f"expected min_group_size from 1 to the {num_clients} clients, got min_group_size={min_size}")
+    expect(1 <= min_size <= num_clients, f"min_group_size from 1 to the {num_clients} clients", min_group_size=min_size)
 
 
 def pooled_value(sizes: FloatArray, signal_per_client: FloatArray) -> FloatArray:
@@ -258,8 +257,7 @@ def choose_groups(
     min_size: int = 1,
 ) -> Grouping:
     """The contiguous partition into at most ``max_groups`` groups with the largest total ``value``."""
-    if not 1 <= max_groups <= MAX_GROUPS:
-        raise InputError(f"expected at least one group and at most {MAX_GROUPS}, got groups={max_groups}")
+    expect(1 <= max_groups <= MAX_GROUPS, f"at least one group and at most {MAX_GROUPS}", groups=max_groups)
     _check_min_size(min_size, len(budgets))
     epsilons, counts = np.unique(budgets.epsilons, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)

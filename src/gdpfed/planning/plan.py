@@ -352,7 +352,7 @@ class Plan:
         if self.is_rotation:
             epsilon = epsilon_of(mechanism, delta=group.delta, accountant=self.accountant)
             return asked_view(epsilon=epsilon, num_asks=self.num_releases)
-        return server_view(**vars(mechanism), delta=group.delta, max_participations=self.max_participations)
+        return server_view(mechanism, delta=group.delta, max_participations=self.max_participations)
 
     @property
     def adversary(self) -> str:

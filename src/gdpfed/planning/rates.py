@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 from gdpfed.planning.groups import Grouping
 from gdpfed.planning.noise_curves import NoiseCurve
 from gdpfed.privacy.accountant import Accountant
@@ -85,8 +85,7 @@ def snr_rates(
     fairness_floor: float,
 ) -> tuple[float, ...]:
     """The rates with the largest ``signal_to_noise(expected cohorts, noise multipliers)``, none below the floor."""
-    if not 0 < fairness_floor <= 1:
-        raise InputError(f"expected 0 < fairness_floor <= 1, got fairness_floor={fairness_floor}")
+    expect(0 < fairness_floor <= 1, "0 < fairness_floor <= 1", fairness_floor=fairness_floor)
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()
     floor = fairness_floor * participation

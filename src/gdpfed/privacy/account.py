@@ -115,7 +115,7 @@ def account(
         epsilon_release=released,
         server=asked_view(epsilon=released, num_asks=num_rounds)
         if is_rotation
-        else server_view(**vars(mechanism), delta=delta, max_participations=max_participations),
+        else server_view(mechanism, delta=delta, max_participations=max_participations),
         participations_within=within,
         is_rotation=is_rotation,
     )

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gdpfed.errors import InputError, PrivacyError, suggestion
+from gdpfed.errors import InputError, PrivacyError, expect, suggestion
 from gdpfed.privacy.cache import remembered
 from gdpfed.privacy.rounding import delta_up
 
@@ -84,23 +84,22 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         check_noise_multiplier(self.noise_multiplier)
-        if not 0 <= self.sampling_rate <= 1:
-            raise InputError(f"expected a sampling_rate between 0 and 1, got sampling_rate={self.sampling_rate}")
+        expect(0 <= self.sampling_rate <= 1, "a sampling_rate between 0 and 1", sampling_rate=self.sampling_rate)
         check_num_rounds(self.num_rounds)
 
 
 def check_noise_multiplier(noise_multiplier: float, *, field: str = "noise_multiplier") -> float:
     """Returns the noise multiplier if it is 0 (no privacy) or within what the accountant can judge."""
     low, high = NOISE_RANGE
-    if noise_multiplier != 0 and not low <= noise_multiplier <= high:
-        raise InputError(f"expected {field} between {low:g} and {high:g}, or 0, got {field}={noise_multiplier}")
+    is_judged = noise_multiplier == 0 or low <= noise_multiplier <= high
+    expect(is_judged, f"{field} between {low:g} and {high:g}, or 0", **{field: noise_multiplier})
     return float(noise_multiplier)
 
 
 def check_num_rounds(num_rounds: int, *, field: str = "num_rounds") -> int:
     """Returns the number of rounds if it is a whole number that the accountant can judge."""
-    if not (isinstance(num_rounds, int) and 1 <= num_rounds <= MAX_ROUNDS):
-        raise InputError(f"expected {field} to be a whole number from 1 to {MAX_ROUNDS}, got {field}={num_rounds}")
+    is_judged = isinstance(num_rounds, int) and 1 <= num_rounds <= MAX_ROUNDS
+    expect(is_judged, f"{field} to be a whole number from 1 to {MAX_ROUNDS}", **{field: num_rounds})
     return num_rounds
 
 
@@ -118,11 +117,8 @@ def check_accountant(name: str) -> Accountant:
 
 def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, which should be well below "
-            f"1 / number of clients"
-        )
+    meaning = "it is a failure probability, which should be well below 1 / number of clients"
+    expect(0 < delta < 1, f"0 < {field} < 1", **{field: f"{delta}: {meaning}"})
     return float(delta)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdpfed.errors import InputError, PrivacyError
+from gdpfed.errors import PrivacyError, expect
 from gdpfed.privacy.accountant import (
     Accountant,
     SampledGaussian,
@@ -64,8 +64,7 @@ Clients = Sequence[tuple[float, float]]
 def server_epsilon(*, noise_multiplier: float, num_participations: int, delta: float) -> float:
     """Epsilon against the server, which knows the samples, of a client that took part ``num_participations`` times."""
     check_delta(delta)
-    if num_participations < 0:
-        raise InputError(f"expected num_participations >= 0, got num_participations={num_participations}")
+    expect(num_participations >= 0, "num_participations >= 0", num_participations=num_participations)
     return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_participations, delta=delta)
 
 
@@ -103,28 +102,21 @@ def asked_view(*, epsilon: float, num_asks: int) -> ServerView:
     )
 
 
-def server_view(
-    *,
-    noise_multiplier: float,
-    sampling_rate: float,
-    num_rounds: int,
-    delta: float,
-    max_participations: int | None = None,
-) -> ServerView:
+def server_view(mechanism: SampledGaussian, *, delta: float, max_participations: int | None = None) -> ServerView:
     """What the server learns of a client; ``max_participations`` is the cap that the sampler enforces, if there is one.
 
     With a cap the release epsilon still holds: given all that was released before, a capped client is sampled with a
-    probability of at most ``sampling_rate``, and the loss grows with the rate.
+    probability of at most its rate, and the loss grows with the rate.
     """
-    if max_participations is not None and max_participations < 1:
-        raise InputError(f"expected max_participations >= 1, got max_participations={max_participations}")
+    num_rounds, sampling_rate = mechanism.num_rounds, mechanism.sampling_rate
     most = num_rounds if max_participations is None else min(max_participations, num_rounds)
+    expect(most >= 1, "max_participations >= 1", max_participations=max_participations)
     from scipy import special
 
     within = special.bdtr(np.arange(num_rounds + 1), num_rounds, sampling_rate)
     mean = min(math.ceil(num_rounds * sampling_rate - 1e-9), most)
     p99 = min(int(np.argmax(within >= 0.99)), most)
-    epsilon = functools.partial(server_epsilon, noise_multiplier=noise_multiplier, delta=delta)
+    epsilon = functools.partial(server_epsilon, noise_multiplier=mechanism.noise_multiplier, delta=delta)
     return ServerView(
         mean_participations=mean,
         p99_participations=p99,

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gdpfed.errors import InputError, PrivacyError
+from gdpfed.errors import PrivacyError, expect
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
     MAX_ROUNDS,
@@ -55,8 +55,7 @@ _TOLERANCE, _MARGIN = 1e-6, 3e-7
 
 def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
     """Returns ``epsilon`` if it is a finite number above 0."""
-    if not 0 < epsilon <= _MAX_EPSILON:
-        raise InputError(f"expected a finite {field} > 0, at most {_MAX_EPSILON:g}, got {field}={epsilon}")
+    expect(0 < epsilon <= _MAX_EPSILON, f"a finite {field} > 0, at most {_MAX_EPSILON:g}", **{field: epsilon})
     return float(epsilon)
 
 
@@ -237,10 +236,7 @@ def noise_multiplier_for(
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=1.0, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    if sampling_rate == 0:
-        raise InputError(
-            "expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise"
-        )
+    expect(sampling_rate > 0, "sampling_rate > 0", sampling_rate="0: a group that never takes part needs no noise")
     check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
     check_accountant(accountant)
     found = _search_noise(
@@ -265,8 +261,8 @@ def sampling_rate_for(
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
-    if noise_multiplier < _NOISE_RANGE[0]:
-        raise InputError(f"expected noise_multiplier >= {_NOISE_RANGE[0]}, got noise_multiplier={noise_multiplier}")
+    smallest = _NOISE_RANGE[0]
+    expect(noise_multiplier >= smallest, f"noise_multiplier >= {smallest}", noise_multiplier=noise_multiplier)
     check_accountant(accountant)
     search = _search_rate(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant

@@ -13,7 +13,7 @@ import functools
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import most_asks
@@ -166,8 +166,8 @@ class MethodRuns:
             if plan.is_rotation:
                 server = asked_view(epsilon=release, num_asks=most_asks(plan, group, rounds=rounds))
             else:
-                mechanism = vars(plan.mechanism(group)) | {"num_rounds": rounds}
-                server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
+                mechanism = replace(plan.mechanism(group), num_rounds=rounds)
+                server = server_view(mechanism, delta=group.delta, max_participations=plan.max_participations)
             costs.append(GroupCost(group=group, release=release, server=server))
         return tuple(costs)
 
