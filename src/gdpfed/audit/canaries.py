@@ -38,7 +38,7 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.audit.bounds import ScoredCanaries, judge
-from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
+from gdpfed.audit.integer_release import SeenByTheServer, every_size_complete, integer_release
 from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray, FloatArray
 from gdpfed.audit.scores import one_coin_scores, release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
@@ -124,7 +124,7 @@ float_path = CanaryPath(
         plan, assignment, updates, seed=seed
     )
 )
-integer_path = CanaryPath(make_release=IntegerRelease)
+integer_path = CanaryPath(make_release=integer_release)
 PATHS = {"float": float_path, "integer": integer_path}
 MECHANISMS = tuple(PATHS)
 

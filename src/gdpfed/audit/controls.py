@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gdpfed import streams
 from gdpfed.audit.canaries import CanaryPath, MakeRelease, Observed, float_path
 from gdpfed.audit.equivocation import ONE_LIAR
-from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.integer_release import integer_release
 from gdpfed.audit.populations import Sampler
 from gdpfed.audit.privacy_curves import AuditedGroup, FloatArray
 from gdpfed.audit.scores import release_scores, server_scores
@@ -156,7 +156,7 @@ def _moments(seen: Observed, group: Group, seed: int) -> dict[str, FloatArray]:
 CONTROLS: tuple[Control, ...] = (
     Control(
         name="noise shares divided by the cohort, not by its root",
-        path=CanaryPath(make_release=functools.partial(IntegerRelease, share_variance=_divided_by_the_cohort)),
+        path=CanaryPath(make_release=functools.partial(integer_release, share_variance=_divided_by_the_cohort)),
     ),
     Control(
         name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
@@ -165,7 +165,7 @@ CONTROLS: tuple[Control, ...] = (
     Control(name="no noise", path=CanaryPath(make_release=_without_noise)),
     Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
     Control(
-        name="zeros for a lost sum", sampling=("poisson",), losing=functools.partial(IntegerRelease, lost_sum=_zeros)
+        name="zeros for a lost sum", sampling=("poisson",), losing=functools.partial(integer_release, lost_sum=_zeros)
     ),
     Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),
     Control(
@@ -177,7 +177,7 @@ CONTROLS: tuple[Control, ...] = (
     Control(
         name="no noise of those who send zero",
         sampling=("rotation",),
-        path=CanaryPath(make_release=functools.partial(IntegerRelease, zeros_add_noise=False)),
+        path=CanaryPath(make_release=functools.partial(integer_release, zeros_add_noise=False)),
     ),
     Control(name="the coin in a hash", sampling=("rotation",), path=dataclasses.replace(float_path, tells=_hashes)),
     Control(
