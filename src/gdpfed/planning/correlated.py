@@ -35,12 +35,12 @@ def diagonals(bands: int) -> FloatArray:
 
 def noise_factors(bands: int, round_number: int) -> FloatArray:
     """How much of the independent noise of rounds 0 to ``round_number`` is in that round's: a row of C^-1."""
-    factors = np.zeros((round_number + 1, round_number + 1))
+    # All diagonals of C^-1 are constant, as those of C: its first column says all.
+    factors = np.zeros(round_number + 1)
     below = diagonals(bands)
     for row in range(round_number + 1):
-        factors[row, row] = 1.0
+        factors[row] = row == 0
         for step in range(1, min(row, bands - 1) + 1):
             factors[row] -= below[step] * factors[row - step]
         factors[row] /= below[0]
-    last: FloatArray = factors[-1]
-    return last
+    return factors[::-1].copy()

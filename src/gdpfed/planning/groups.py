@@ -17,6 +17,7 @@ until none improves.
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from gdpfed.errors import InputError, PrivacyError, expect
 from gdpfed.planning.noise_curves import noise_curve
 from gdpfed.planning.plan import ReleaseKind
 from gdpfed.planning.settings import AUTO_GROUPS, PlanSettings
+from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.calibrate import rough_noise_multiplier
 from gdpfed.privacy.rounding import allowance
@@ -62,6 +64,10 @@ class Members:
     delta: float
     mean_waste: float
     max_waste: float
+
+    def budget(self, num_rounds: int, accountant: Accountant) -> dict[str, Any]:
+        """What a calibration has to keep: the arguments of `noise_multiplier_for` and the like."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "num_rounds": num_rounds, "accountant": accountant}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

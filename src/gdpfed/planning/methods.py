@@ -310,11 +310,7 @@ def _snr_rates(grouping: Grouping, settings: PlanSettings, release: ReleaseKind)
     def curve_of(members: Members, ceiling: float) -> NoiseCurve:
         return noise_curve(
             lambda rate: rough_noise_multiplier(
-                epsilon=members.epsilon,
-                delta=members.delta,
-                sampling_rate=min(rate, 1.0),
-                num_rounds=settings.num_rounds,
-                accountant=settings.accountant,
+                **members.budget(settings.num_rounds, settings.accountant), sampling_rate=min(rate, 1.0)
             ),
             low=floor * participation,
             high=ceiling,
@@ -343,13 +339,7 @@ def _calibrated(grouping: Grouping, rates: Sequence[float], settings: PlanSettin
 
     def noise(members: Members, rate: float) -> float:
         try:
-            return noise_multiplier_for(
-                epsilon=members.epsilon,
-                delta=members.delta,
-                sampling_rate=rate,
-                num_rounds=settings.num_rounds,
-                accountant=settings.accountant,
-            )
+            return noise_multiplier_for(**members.budget(settings.num_rounds, settings.accountant), sampling_rate=rate)
         except PrivacyError as error:
             raise PrivacyError(f"{members.name!r} cannot meet its budget: {error}") from None
 

@@ -77,12 +77,7 @@ class PersonLimit:
         def raised(members: Members, rate: float, noise: float) -> float:
             if members.epsilon <= level:
                 return noise
-            asked = {
-                "epsilon": level,
-                "delta": members.delta,
-                "sampling_rate": rate,
-                "num_rounds": self.loss.num_rounds,
-            }
-            return max(noise, calibrate(**asked, accountant=self.loss.accountant))
+            budget = members.budget(self.loss.num_rounds, self.loss.accountant) | {"epsilon": level}
+            return max(noise, calibrate(**budget, sampling_rate=rate))
 
         return tuple(raised(*each) for each in zip(self.groups, rates, own, strict=True))

@@ -158,31 +158,15 @@ def sample_rates(
     """
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()
-    budgets = tuple(zip(groups.epsilons, groups.deltas, strict=True))
+    budgets = [members.budget(num_rounds, accountant) for members in groups.groups]
 
     def rates_at(log_noise: float, rate_for: Callable[..., float]) -> tuple[float, ...]:
-        return tuple(
-            rate_for(
-                noise_multiplier=math.exp(log_noise),
-                epsilon=epsilon,
-                delta=delta,
-                num_rounds=num_rounds,
-                accountant=accountant,
-            )
-            for epsilon, delta in budgets
-        )
+        return tuple(rate_for(noise_multiplier=math.exp(log_noise), **budget) for budget in budgets)
 
     def excess(log_noise: float, rate_for: Callable[..., float]) -> float:
         return math.log((np.array(rates_at(log_noise, rate_for)) * sizes).sum() / cohort)
 
-    uniform_noise = [
-        math.log(
-            rough_noise_multiplier(
-                epsilon=epsilon, delta=delta, sampling_rate=participation, num_rounds=num_rounds, accountant=accountant
-            )
-        )
-        for epsilon, delta in budgets
-    ]
+    uniform_noise = [math.log(rough_noise_multiplier(sampling_rate=participation, **budget)) for budget in budgets]
     # At the largest of these every group may take part at least at the uniform rate, at the smallest at most.
     low, high = min(uniform_noise) - 0.05, max(uniform_noise) + 0.05
     if not excess(low, rough_sampling_rate) <= 0 <= excess(high, rough_sampling_rate):

@@ -64,8 +64,6 @@ class Candidate:
     @property
     def signal_to_noise(self) -> float:
         """The plan's, with the noise that Top-k leaves where there is no signal, and all of the signal."""
-        if self.plan.release == "pooled":
-            return self.plan.signal_to_noise
         drawn = [(group.weight * group.noise_std) ** 2 for group in self.plan.groups]
         shares = [noise_energy_kept(group.keep_fraction) for group in self.plan.groups]
         left = math.fsum(variance * share for variance, share in zip(drawn, shares, strict=True))
@@ -104,7 +102,7 @@ def recommend(
     *,
     num_params: int,
     stated: Collection[str] = (),
-    watch: Watch = lambda _done, _total, _label: None,
+    watch: Watch | None = None,
 ) -> Recommendation:
     """Compares the methods for these budgets; ``settings`` states rounds and mean participation, which are kept.
 
@@ -119,7 +117,8 @@ def recommend(
     def planned(asked: dict[str, PlanSettings], *, done: int) -> Iterator[Candidate]:
         """A plan that does not apply to these budgets is left out: too little participation for the delta, say."""
         for number, (label, each) in enumerate(asked.items(), start=done):
-            watch(number, len(tried) + len(limits), label)
+            if watch is not None:
+                watch(number, len(tried) + len(limits), label)
             try:
                 yield Candidate(label=label, settings=each, plan=make_plan(budgets, each), num_params=num_params)
             except GdpfedError as error:
@@ -165,10 +164,7 @@ def _candidates(settings: PlanSettings) -> Iterator[tuple[str, PlanSettings]]:
         yield method, for_method(settings, method)
     for floor in sorted({*_FLOORS, settings.fairness_floor}):
         if floor >= settings.fairness_floor:
-            yield (
-                f"pooled, floor {floor:g}",
-                dataclasses.replace(settings, method="pooled", fairness_floor=floor),
-            )
+            yield f"pooled, floor {floor:g}", dataclasses.replace(settings, method="pooled", fairness_floor=floor)
 
 
 def _other_limits(settings: PlanSettings) -> dict[str, dict[str, float]]:
@@ -221,7 +217,7 @@ def _reasons(
             f"and {best.signal_to_noise / strictest.signal_to_noise:.2f} times that of dp-fedavg, which gives "
             f"everyone the strictest budget"
         )
-    if best.smallest_rate > 0 and plan.release == "pooled":
+    if plan.release == "pooled":
         yield (
             f"the floor gives up {100 * (1 - best.signal_to_noise / largest):.1f} % of the best signal-to-noise, and "
             f"the group that takes part least does so at {best.smallest_rate:.2f} of the mean rate"

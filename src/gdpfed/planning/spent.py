@@ -20,8 +20,6 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
     """
     if not plan.is_private:
         return (math.inf,) * len(plan.groups)
-    if rounds == 0:
-        return (0.0,) * len(plan.groups)
     if rounds == plan.num_rounds:
         return tuple(group.epsilon_release for group in plan.groups)
     charged = [most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds for group in plan.groups]

@@ -96,11 +96,10 @@ def check_noise_multiplier(noise_multiplier: float, *, field: str = "noise_multi
     return float(noise_multiplier)
 
 
-def check_num_rounds(num_rounds: int, *, field: str = "num_rounds") -> int:
-    """Returns the number of rounds if it is a whole number that the accountant can judge."""
+def check_num_rounds(num_rounds: int, *, field: str = "num_rounds") -> None:
+    """Refuses what is not a whole number of rounds that the accountant can judge."""
     is_judged = isinstance(num_rounds, int) and 1 <= num_rounds <= MAX_ROUNDS
     expect(is_judged, f"{field} to be a whole number from 1 to {MAX_ROUNDS}", **{field: num_rounds})
-    return num_rounds
 
 
 def accountant_version() -> str:
