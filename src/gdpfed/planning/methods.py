@@ -226,7 +226,7 @@ def _mechanisms(
     ``settings`` are those of a client's own releases, in which a fraction ``asked`` of the clients may be.
     """
     noise = settings.noise_multipliers
-    limit, spent = None, grouping
+    limit, limited = None, grouping
     if settings.person_epsilon is not None and noise is None:
         limit = PersonLimit(
             epsilon=settings.person_epsilon,
@@ -242,19 +242,19 @@ def _mechanisms(
         )
         # Rates are chosen for what the groups may spend within the limit, about.
         uniform = uniform_rates(grouping, participation=settings.participation)
-        spent = grouping.cut_off(limit.level(uniform, _calibrated(grouping, uniform, settings)))
+        limited = grouping.cut_off(limit.level(uniform, _calibrated(grouping, uniform, settings)))
     match method.rates if settings.rates is None else settings.rates:
         case "uniform":
             rates = uniform_rates(grouping, participation=settings.participation)
         case "paper":
-            rates = paper_rates(spent, participation=settings.participation)
+            rates = paper_rates(limited, participation=settings.participation)
         case "snr":
-            rates = _snr_rates(spent, settings, release)
+            rates = _snr_rates(limited, settings, release)
         case "sample":
             if noise is not None:
                 raise InputError("rates 'sample' choose the noise multiplier themselves: leave noise_multipliers out")
             common, rates = sample_rates(
-                spent,
+                limited,
                 participation=settings.participation,
                 num_rounds=settings.num_rounds,
                 accountant=settings.accountant,
