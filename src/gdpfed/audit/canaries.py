@@ -68,15 +68,7 @@ class MakeRelease(Protocol):
     """Makes what releases sums of so many coordinates, with such losses."""
 
     def __call__(
-        self,
-        plan: Plan,
-        assignment: IntArray,
-        updates: Updates,
-        /,
-        *,
-        seed: int,
-        num_params: int,
-        tolerance: Tolerance,
+        self, plan: Plan, assignment: IntArray, updates: Updates, /, *, seed: int, num_params: int, tolerance: Tolerance
     ) -> Release:
         """For one plan and its clients."""
         ...
@@ -102,13 +94,17 @@ class Observed:
 Tells = Callable[[Observed, Group, int], dict[str, FloatArray]]
 
 
+def _float_release(plan: Plan, assignment: IntArray, updates: Updates, /, *, seed: int, **_: object) -> Release:
+    return float_release(plan, assignment, updates, seed=seed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CanaryPath:
     """What canaries are sent through. Only controls change anything: ``plan`` is what the mechanism obeys where that is
     not the plan that is claimed, ``noise_round`` the round whose noise is used, ``toss`` the coins of a rotation, and
     ``tells`` what the server is told besides."""
 
-    make_release: MakeRelease
+    make_release: MakeRelease = _float_release
     plan: Callable[[Plan], Plan] = lambda plan: plan
     noise_round: Callable[[int], int] = lambda round_number: round_number
     toss: Toss = tossed_by_clients
@@ -119,11 +115,7 @@ class CanaryPath:
 Views = dict[str, ScoredCanaries]
 Scores = dict[str, dict[str, FloatArray]]
 
-float_path = CanaryPath(
-    make_release=lambda plan, assignment, updates, *, seed, **_sizes: float_release(
-        plan, assignment, updates, seed=seed
-    )
-)
+float_path = CanaryPath()
 integer_path = CanaryPath(make_release=integer_release)
 PATHS = {"float": float_path, "integer": integer_path}
 MECHANISMS = tuple(PATHS)
@@ -183,8 +175,8 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
         server_sums[round_number] = known[audited.sum_index].numpy()
     stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
-    seen = Observed(sums=stds, server_sums=server_stds, taking_part=asked, inside=inside)
-    return replace(seen, taking_part=taking_part, asked=asked) if plan.is_rotation else seen
+    known = {"taking_part": taking_part, "asked": asked} if plan.is_rotation else {"taking_part": asked}
+    return Observed(sums=stds, server_sums=server_stds, inside=inside, **known)
 
 
 def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Views:
