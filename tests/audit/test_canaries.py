@@ -10,6 +10,7 @@ from gdpfed.audit.canaries import float_path, ideal_canaries, integer_path, obse
 from gdpfed.audit.integer_release import course_of, every_size_complete, integer_release
 from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
+from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import Updates, initial_state
@@ -123,7 +124,7 @@ def test_same_as_the_protocol_with_losses(method: str) -> None:
             state = dataclasses.replace(initial_state(torch.zeros(12), 15), round_number=number)
             one, two = (release(state, clients).sums for release in (ours, theirs))
             assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
-            for planned in ours._planned:
+            for planned in planned_sums(plan, num_params=12, tolerance=tolerance):
                 cohort = [int(client) for client in clients if assignment[client] in planned.groups]
                 course = course_of(cohort, tolerance=tolerance, seed=seed, round_number=number)
                 ends.add((course.roster > 0, bool(course.arrived), course.unmasked, course.attempt > 0))
@@ -204,7 +205,7 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
                 assert made.sums[0].std() >= 0.9 * made.server_sums[0].std()
             assert abs(np.mean(squares) - 1) < 6 * np.sqrt(2 / (4 * num))
             if cohort:
-                planned = release._planned[0]
+                planned = planned_sums(plan, num_params=num, tolerance=tolerance)[0]
                 share = noise_share(
                     total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=num
                 )
