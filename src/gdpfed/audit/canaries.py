@@ -175,8 +175,8 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
         server_sums[round_number] = known[audited.sum_index].numpy()
     stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
-    known = {"taking_part": taking_part, "asked": asked} if plan.is_rotation else {"taking_part": asked}
-    return Observed(sums=stds, server_sums=server_stds, inside=inside, **known)
+    rounds = {"taking_part": taking_part, "asked": asked} if plan.is_rotation else {"taking_part": asked}
+    return Observed(sums=stds, server_sums=server_stds, inside=inside, **rounds)
 
 
 def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Views:
