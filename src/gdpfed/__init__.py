@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gdpfed.runs.start import start_run
     from gdpfed.tasks.settings import TrainingSettings
     from gdpfed.tasks.task import Task, load_task
-    from gdpfed.training.clients.cohort import LocalTraining
+    from gdpfed.training.clients.blocks import LocalTraining
 
 _NAMES_OF = {
     "gdpfed.audit.auditor": ("AuditReport", "audit_plan"),
@@ -62,7 +62,7 @@ _NAMES_OF = {
     "gdpfed.runs.start": ("start_run",),
     "gdpfed.tasks.settings": ("TrainingSettings",),
     "gdpfed.tasks.task": ("Task", "load_task"),
-    "gdpfed.training.clients.cohort": ("LocalTraining",),
+    "gdpfed.training.clients.blocks": ("LocalTraining",),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 

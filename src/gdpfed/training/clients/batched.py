@@ -33,7 +33,7 @@ from gdpfed.errors import InputError
 from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.dropout import SeededDropout
-from gdpfed.training.clients.layers import LayeredModel, loss_gradient
+from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
 
 __all__ = ["BatchedModel", "LinearModel", "batched_model"]
 
@@ -50,12 +50,7 @@ class BatchedModel(Protocol):
         """What can be done once for stacked inputs (clients, batch, ...) that are used in several steps."""
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Any,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Any, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """Of the losses (clients, batch) times ``weights``, by trained parameter; valid until the next call. ``keys``
         are of the masks that each client's dropout draws."""
@@ -95,12 +90,7 @@ class LinearModel:
         return features.view(*inputs.shape[:2], -1)
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter."""
         del keys
@@ -129,19 +119,14 @@ class _AnyModule:
         return inputs
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
         if not hasattr(self._own, "model"):
             self._own.model = copy.deepcopy(self._pattern)
         if not self._one_by_one:
             try:
-                return self._gradients(parameters, prepared, labels, weights, keys)
+                return self._gradients(parameters, prepared, labels, weights, keys, one=False)
             except RuntimeError as error:
                 if "randomness" in str(error):
                     raise _random(error) from error
@@ -159,14 +144,7 @@ class _AnyModule:
         return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
     def _gradients(
-        self,
-        parameters: Sequence[Tensor],
-        inputs: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None,
-        *,
-        one: bool = False,
+        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor, keys: Keys, *, one: bool
     ) -> list[Tensor]:
         """Of one client, or of many at once, whose tensors have one more dimension."""
         leaves = tuple(part.detach().requires_grad_() for part in parameters)
@@ -181,14 +159,7 @@ class _AnyModule:
         return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
     def _means(
-        self,
-        leaves: tuple[Tensor, ...],
-        inputs: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None,
-        *,
-        one: bool,
+        self, leaves: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, weights: Tensor, keys: Keys, *, one: bool
     ) -> Tensor:
         """The sum of what the loss says of each client's own batch, without what pads it: clients of one size at a
         time."""
@@ -211,10 +182,10 @@ class _AnyModule:
             return function(*arguments)
         return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
 
-    def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Tensor | None) -> Tensor:
+    def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Keys) -> Tensor:
         return self._loss.function(self._single(parameters, inputs, key), labels)
 
-    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor, key: Tensor | None) -> Tensor:
+    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor, key: Keys) -> Tensor:
         named = dict(zip(self._names, parameters, strict=True))
         with SeededDropout(key):
             return cast(Tensor, functional_call(self._own.model, named, (inputs,)))

@@ -24,7 +24,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayeredModel", "loss_gradient"]
+__all__ = ["Keys", "LayeredModel", "loss_gradient"]
+
+# Of the masks that each client's dropout draws, for models that have it.
+Keys = Tensor | None
 
 # Convolutions, flat, dense; c: Conv2d, r: ReLU, p: MaxPool2d, f: Flatten, d: Linear.
 _LETTERS: dict[type[nn.Module], str] = {
@@ -184,16 +187,6 @@ def _quarters(values: Tensor, rows: int, columns: int, batch: int, by_quarter: b
     return tuple(whole[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1))
 
 
-def _block(inputs: Tensor, shapes: Sequence[_Shape]) -> list[_Convolution]:
-    """The convolutions of all clients of a block."""
-    images = inputs.new_empty(inputs.permute(0, 2, 3, 4, 1).shape)
-    layers: list[_Convolution] = []
-    for shape in shapes:
-        layers.append(_Convolution(images, shape, is_first=not layers))
-        images = layers[-1].result
-    return layers
-
-
 class _Blocks(threading.local):
     """One thread's memory."""
 
@@ -246,13 +239,16 @@ class LayeredModel:
         """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
         kept = self._blocks.by_shape
         key = (inputs.shape, inputs.dtype)
+        images = inputs.permute(0, 2, 3, 4, 1)
         if key not in kept:
             # A cohort has blocks of two sizes at most; more would be another cohort's.
             if len(kept) >= 2:
                 kept.clear()
-            kept[key] = _block(inputs, self._shapes)
+            made = kept[key] = [_Convolution(inputs.new_empty(images.shape), self._shapes[0], is_first=True)]
+            for shape in self._shapes[1:]:
+                made.append(_Convolution(made[-1].result, shape, is_first=False))
         layers = kept[key]
-        layers[0].images.copy_(inputs.permute(0, 2, 3, 4, 1))
+        layers[0].images.copy_(images)
         layers[0].cut()
         return layers
 
@@ -262,7 +258,7 @@ class LayeredModel:
         prepared: list[_Convolution],
         labels: Tensor,
         weights: Tensor,
-        keys: Tensor | None = None,
+        keys: Keys = None,
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
         del keys
