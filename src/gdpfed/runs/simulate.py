@@ -275,25 +275,24 @@ def _own(task: Task, local: LocalTraining, seed: int) -> _Held:
     """A data set of one's own: clients as they are, or examples to be dealt out."""
     training = task.training
     function = imported(training.dataset, what="data set")
-    given = load_own_data(function, name=training.dataset, budgets=task.budgets, loss=local.loss, seed=seed)
+    given, test = load_own_data(function, name=training.dataset, budgets=task.budgets, loss=local.loss, seed=seed)
     for name in ("validation", "group_skew"):
         if getattr(training, name):
             raise InputError(f"{name} is for the data sets of `gdpfed data list`: leave it out")
-    if given.clients is not None:
+    if isinstance(given, Examples):
+        examples, members = given, list(_parts(given, training, len(task.budgets), seed))
+    else:
         if training.partition == "dirichlet":
             raise InputError(f"{training.dataset!r} says which client has what: leave partition out")
-        examples, members = joined(given.clients)
-    else:
-        assert given.train is not None  # noqa: S101 - one of the two is there
-        examples, members = given.train, list(_parts(given.train, training, len(task.budgets), seed))
-    targets = torch.cat([examples.targets.flatten(), given.test.targets.flatten()])
+        examples, members = joined(given)
+    targets = torch.cat([examples.targets.flatten(), test.targets.flatten()])
     sizes = {} if targets.is_floating_point() else {"num_classes": int(targets.max()) + 1}
     model = _model(task, seed, sizes)
-    model, (inputs, test_inputs) = fixed_once(model, examples.inputs, given.test.inputs)
+    model, (inputs, test_inputs) = fixed_once(model, examples.inputs, test.inputs)
     return _Held(
         model=model,
         data=ClientData(inputs=inputs, labels=examples.targets, members=members),
-        test=Examples(inputs=test_inputs, targets=given.test.targets),
+        test=Examples(inputs=test_inputs, targets=test.targets),
     )
 
 

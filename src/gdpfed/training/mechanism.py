@@ -37,7 +37,7 @@ def norms(updates: Tensor) -> Tensor:
 
 
 def clip(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """Each row of (clients, params) with a norm of at most ``clip_norm``, a non-finite one as zero; their norms before."""
+    """Rows of (clients, params) with norms of at most ``clip_norm``, non-finite ones as zero; their norms before."""
     lengths = norms(updates)
     factors = torch.ones_like(lengths)
     if math.isfinite(clip_norm):
