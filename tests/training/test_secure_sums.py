@@ -114,7 +114,7 @@ def test_dropouts_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPatch) -> No
     clients = sample_clients(plan, assignment_of(plan), where.participations, seed=SEED, round_number=0)
     lost = int(clients[1])
     release = secure(plan, dropout=0.2)
-    monkeypatch.setattr(release, "_vanishing", lambda *_: {lost: secure_sum.Stage.INPUT})
+    monkeypatch.setattr(release, "_vanishing", lambda *_, **__: {lost: secure_sum.Stage.INPUT})
     without, _ = run(where, plan, release)
     expected, _ = run(where, plan, floating(plan), without=lost)
     moved = float((expected.parameters - where.parameters).abs().max())
