@@ -63,15 +63,17 @@ def reference_round(
         if not math.isfinite(norm):
             update = np.zeros(num_params)
             dropped += 1
-        elif norm > group.clip_norm:
+        elif norm > group.clip_norm or (plan.normalised and norm > 0):
             update = update / norm * group.clip_norm
-            clipped += 1
+            clipped += int(norm > group.clip_norm)
         sums[place] += group.scale * update
         if plan.sampling == "poisson":
             cohort[place] += 1
             participations[client] += 1
 
     step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
+    factor = _factor(plan, state, step) if plan.adaptive_step else None
+    step = step if factor is None else factor * step
     parameters = (state.parameters.double() + torch.from_numpy(step)).float()
     average = None
     if plan.averaging > 0:
@@ -84,15 +86,31 @@ def reference_round(
         parameters=parameters,
         participations=participations,
         average=average,
+        step=factor,
     )
     record = RoundRecord(
         round_number=state.round_number,
         cohort=tuple(cohort),
-        clipped=None if plan.sampling == "rotation" else clipped,
+        clipped=None if plan.sampling == "rotation" or plan.normalised else clipped,
         dropped=None if plan.sampling == "rotation" else dropped,
         update_norm=_norm(step),
     )
     return following, record
+
+
+def _factor(plan: Plan, state: TrainingState, update: Vector) -> float:
+    """The server's step: longer where the update goes on from the average to the model, shorter where it turns back."""
+    if state.round_number == 0:
+        return 0.03 * max(1.0, float(torch.linalg.vector_norm(state.parameters))) / plan.clip_norm
+    assert state.average is not None
+    assert state.step is not None
+    lag = state.parameters.double().numpy() - state.average.numpy()
+    if not lag.any():
+        return state.step
+    sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
+    variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
+    agreement = float(update @ lag) / math.sqrt(variance * float(lag @ lag))
+    return state.step * math.exp(max(-1.0, min(1.0, agreement / 4)))
 
 
 def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: int, round_number: int) -> bool:

@@ -14,6 +14,8 @@ and what would contradict the method is refused.
     idp-scale    one sum and one noise draw, clip norms in proportion to what each budget allows (Scale)
     pooled       one sum and one noise draw, updates scaled by 1 / noise multiplier, rates for the largest
                  signal-to-noise
+    auto         pooled, with nothing to choose: updates scaled to one norm, a step that the server finds from what it
+                 has released, an average over a tenth of the rounds
 
 Guarantees (tests of the same name):
   every_method_keeps_every_budget     under both accountants.
@@ -62,6 +64,7 @@ class Choices:
     release: ReleaseKind = "per-group"
     clips_by_noise: bool = False
     projects: bool = False
+    needs_no_tuning: bool = False
 
 
 # What promises something to people in several clients.
@@ -83,6 +86,7 @@ METHODS: dict[str, Choices] = {
         release="pooled", clips_by_noise=True, fixed=("rates", "keep", "weights", "release", "noise_multipliers")
     ),
     "pooled": Choices(release="pooled", rates="snr", fixed=("keep", "weights", "release")),
+    "auto": Choices(release="pooled", rates="snr", needs_no_tuning=True, fixed=("keep", "weights", "release")),
 }
 
 
@@ -136,6 +140,7 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
             f"fairness_floor is for rates 'snr', which {settings.method} does not have here: leave fairness_floor out, "
             f"or take method pooled, or rates 'snr'"
         )
+    settings = _tuned(settings, method)
     release = settings.release or method.release
     if release == "pooled" and settings.weights is not None:
         raise InputError("a pooled sum has one weight: leave weights out")
@@ -172,9 +177,11 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
             num_rounds=settings.num_rounds,
             **rotation,
             clip_norm=settings.clip_norm if method.is_private else math.inf,
+            normalised=bool(settings.normalised),
             accountant=settings.accountant,
             accountant_version=accountant_version(),
             server_learning_rate=settings.server_learning_rate,
+            adaptive_step=bool(settings.adaptive_step),
             averaging=settings.averaging,
             max_participations=settings.max_participations,
             clients_per_person=settings.clients_per_person,
@@ -190,6 +197,22 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
         # A stated noise multiplier does not keep a budget, or a person's limit: the error says by how much.
         plan.verify()
     return plan
+
+
+def _tuned(settings: PlanSettings, method: Choices) -> PlanSettings:
+    """How updates are bounded and what the server does with their sums, where the settings leave it to the method."""
+    adaptive = method.needs_no_tuning if settings.adaptive_step is None else settings.adaptive_step
+    return dataclasses.replace(
+        settings,
+        normalised=method.needs_no_tuning if settings.normalised is None else settings.normalised,
+        adaptive_step=adaptive,
+        averaging=settings.averaging or (tenth_of(settings.num_rounds) if adaptive else 0.0),
+    )
+
+
+def tenth_of(num_rounds: int) -> float:
+    """How fast an average forgets that is over a tenth of the rounds, but over two at least."""
+    return round(max(0.5, 1 - 10 / num_rounds), 2)
 
 
 def _bands(settings: PlanSettings) -> int:

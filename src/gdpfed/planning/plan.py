@@ -176,6 +176,7 @@ class Plan:
     release: ReleaseKind = field(metadata=about("'per-group' sums, or 'pooled': one sum, one noise draw."))
     num_rounds: int = field(metadata=about("Rounds of training."))
     clip_norm: float = field(metadata=about("L2 bound on one client's update, the largest of the groups'."))
+    normalised: bool = field(default=False, metadata=about("Whether shorter updates are scaled up to the clip norm."))
     accountant: Accountant = field(metadata=about("'pld' or 'rdp': who computed the epsilons."))
     accountant_version: str = field(metadata=about("By which version of which library."))
     adjacency: str = field(default=ADJACENCY, metadata=about("Between which inputs epsilons hold."))
@@ -190,6 +191,9 @@ class Plan:
         default=None, metadata=about("In a rotation: noise is correlated over so many rounds (`correlated.py`).")
     )
     server_learning_rate: float = field(default=1.0, metadata=about("Factor on the update."))
+    adaptive_step: bool = field(
+        default=False, metadata=about("Whether the server finds its step from released sums (`adaptive_step.py`).")
+    )
     averaging: float = field(default=0.0, metadata=about("How fast the average of the models forgets; 0: no average."))
     max_participations: int | None = field(default=None, metadata=about("Cap on a client's rounds."))
     clients_per_person: int = field(default=1, metadata=about("One person's records may sit in so many clients."))
@@ -225,6 +229,10 @@ class Plan:
             server_learning_rate=self.server_learning_rate,
         )
         expect(0 <= self.averaging < 1, "0 <= averaging < 1", averaging=self.averaging)
+        if self.adaptive_step and not (self.is_private and self.averaging and self.bands is None):
+            raise InputError("expected noise, independent in each round, and averaging for a step that adapts to them")
+        if self.normalised and not self.is_private:
+            raise InputError("expected a clip norm to scale updates to, got a plan without privacy")
         most = self.max_participations
         expect(most is None or most >= 1, "max_participations >= 1", max_participations=most)
         expect(

@@ -41,9 +41,9 @@ _ROTATION_HEADER = """\
 # Fields and figures of merit, in the order of the JSON.
 _SHOWN_IN_JSON = (
     "adjacency", "sampling", "accountant", "accountant_version", "num_clients", "num_rounds", "participation",
-    "expected_cohort", "clip_norm", "release", "grouping", "server_learning_rate", "averaging", "max_participations",
-    "clients_per_person", "person_epsilon", "asks", "trainings", "min_roster", "adversary", "step_size",
-    "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
+    "expected_cohort", "clip_norm", "normalised", "release", "grouping", "server_learning_rate", "adaptive_step",
+    "averaging", "max_participations", "clients_per_person", "person_epsilon", "asks", "trainings", "min_roster",
+    "adversary", "step_size", "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
 )  # fmt: skip
 
 
@@ -52,8 +52,9 @@ def _mapping(plan: Plan) -> dict[str, Any]:
     groups = content.pop("groups")
     content["linked"] = [list(counts) for counts in plan.linked]
     # TOML has no null: an absent key is None. What came later is left out where it is off: hashes stay.
-    if not plan.averaging:
-        del content["averaging"]
+    for name in ("averaging", "normalised", "adaptive_step"):
+        if not content[name]:
+            del content[name]
     if not plan.is_rotation:
         groups = [{name: value for name, value in group.items() if name != "asked"} for group in groups]
     scalars = {name: value for name, value in content.items() if value is not None}

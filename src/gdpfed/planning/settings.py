@@ -50,15 +50,20 @@ class PlanSettings:
 
     method: str = setting(
         "gdpfed+",
-        "One of fedavg, dp-fedavg, gdpfed, gdpfed-opc, gdpfed+, pfa, idp-fedavg, idp-scale, pooled. Default: gdpfed+. "
-        "Or your own: a name that was registered, or that an installed package offers, or package.module:function, "
-        "which is run.",
+        "One of fedavg, dp-fedavg, gdpfed, gdpfed-opc, gdpfed+, pfa, idp-fedavg, idp-scale, pooled, auto. Default: "
+        "gdpfed+. Or your own: a name that was registered, or that an installed package offers, or "
+        "package.module:function, which is run.",
     )
     num_rounds: int = setting(50, "Rounds of training.", option="--rounds")
     participation: float = setting(
         0.02, "Mean fraction of all clients that take part in a round.", allowed="Above 0, at most 1."
     )
     clip_norm: float = setting(1.0, "L2 bound on one client's update.", allowed="Above 0.")
+    normalised: bool | None = setting(
+        None,
+        "Every update is scaled to the clip norm, shorter ones too: then no clip norm has to be chosen, since only its "
+        "product with the server's step counts. Default: the method's.",
+    )
     delta: float | None = setting(
         None,
         "Failure probability for clients that state none. Default: clients ** -1.1; below 600 clients 0.1 / clients.",
@@ -103,6 +108,11 @@ class PlanSettings:
     learning_rate: float = setting(0.1, "Size of a client's local steps.", allowed="Above 0.")
     local_steps: int = setting(5, "Steps of a client in a round, each on one batch.", allowed="At least 1.")
     server_learning_rate: float = setting(1.0, "Factor on the update. Default: 1.", allowed="Above 0.")
+    adaptive_step: bool | None = setting(
+        None,
+        "The server finds its step from what it has released: longer while updates go on in the averaged model's "
+        "direction, shorter when they turn back. Needs averaging. Default: the method's.",
+    )
     averaging: float = setting(
         0.0,
         "Keep a moving average of the models that forgets at this rate. Default: 0, off.",

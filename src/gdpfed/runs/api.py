@@ -342,6 +342,7 @@ class _Given:
         names = {field.name for field in dataclasses.fields(PlanSettings)}
         known = ("method", "num_rounds", "accountant", "server_learning_rate", "averaging", "max_participations")
         stated = {name: getattr(plan, name) for name in known if name in names}
+        stated |= {name: True for name in ("normalised", "adaptive_step") if getattr(plan, name)}
         if math.isfinite(plan.clip_norm):
             stated["clip_norm"] = plan.clip_norm
         return PlanSettings(**stated), plan

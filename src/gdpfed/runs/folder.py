@@ -101,7 +101,7 @@ def read_records(path: Path) -> list[Record]:
     ]
 
 
-def _safetensors(tensors: Mapping[str, "Tensor"], **facts: str | int) -> bytes:
+def _safetensors(tensors: Mapping[str, "Tensor"], **facts: str | float) -> bytes:
     """A safetensors file. Facts are one entry: it writes several in any order, and files must have the same bytes."""
     try:
         import safetensors.torch
@@ -218,7 +218,8 @@ class RunFolder:
         tensors = {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)}
         if state.average is not None:
             tensors["average"] = state.average
-        content = _safetensors(tensors, round=state.round_number, plan=plan_hash(self.plan))
+        step = {} if state.step is None else {"step": state.step}
+        content = _safetensors(tensors, round=state.round_number, plan=plan_hash(self.plan), **step)
         # Its name is durable, too: after it a deployment forgets the round's sums.
         write_whole(self.path / "checkpoint.safetensors", content, durable=True, advice=_ADVICE)
 
@@ -245,7 +246,11 @@ class RunFolder:
         rounds = int(metadata["round"])
         self._drop_records(after=rounds)
         return TrainingState(
-            round_number=rounds, parameters=parameters, participations=np.asarray(participations), average=average
+            round_number=rounds,
+            parameters=parameters,
+            participations=np.asarray(participations),
+            average=average,
+            step=metadata.get("step"),
         )
 
     def _drop_records(self, *, after: int) -> None:

@@ -27,13 +27,15 @@ from gdpfed.planning.rotation import largest_roster, smallest_roster
 from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
 from gdpfed.secure.session import LARGEST_COHORT
 
-__all__ = ["ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
+__all__ = ["SHORTEST", "ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
 
 _MOST_BITS, _FEWEST_BITS = 20, 12
 _HALF_MODULUS = 1 << 31
 _NOISE_STDS = 16
 # A cohort beyond its largest size is drawn once in 1e18 rounds.
 _COHORT_TAIL = 1e-18
+# Below it squares lose digits, and with them the norm its exactness: such an update is not scaled up.
+SHORTEST = 1e-100
 # Rounding in the norm and the products must not leave a norm above the bound.
 _SAFETY = 1 - 1e-14
 
@@ -47,6 +49,7 @@ class ClientEncoding:
     unit: float
     norm_bound: int
     num_params: int
+    is_normalised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +139,12 @@ def _planned(plan: Plan, index: int, members: tuple[int, ...], *, num_params: in
         smallest_cohort=smallest,
         encodings=tuple(
             ClientEncoding(
-                clip_norm=group.clip_norm, scale=group.scale, unit=float(unit), norm_bound=bound, num_params=num_params
+                clip_norm=group.clip_norm,
+                scale=group.scale,
+                unit=float(unit),
+                norm_bound=bound,
+                num_params=num_params,
+                is_normalised=plan.normalised,
             )
             for group, bound in zip(groups, bounds, strict=True)
         ),
@@ -165,7 +173,8 @@ def encode(update: Any, encoding: ClientEncoding) -> NDArray[np.int64]:
         norm = float(np.sqrt(np.square(values).sum()))
         if not math.isfinite(norm):
             return nothing
-        factor = encoding.clip_norm * _SAFETY / norm if norm > encoding.clip_norm else 1.0
+        from_norm = min(SHORTEST, encoding.clip_norm) if encoding.is_normalised else encoding.clip_norm
+        factor = encoding.clip_norm * _SAFETY / norm if norm > from_norm else 1.0
         scaled = np.trunc(values * factor * encoding.scale / encoding.unit)
         # Squares that underflow leave a norm of zero, and the whole numbers' square must fit into 64 bits.
         if not float(np.square(scaled).sum()) <= 4.0 * encoding.norm_bound**2:

@@ -6,7 +6,7 @@ float noise, fast and reproducible, and stamped as a simulation; the integer mec
 
 Guarantees (tests of the same name):
   clipped_norm_is_bounded     no update has a norm above the clip norm, not by one part in 1e12.
-  short_updates_are_untouched to the last bit.
+  short_updates_are_untouched to the last bit; in a normalised plan they are as long as all others.
   non_finite_becomes_zero     NaN, infinity or a norm beyond float64 makes an update zero; nobody is told.
   norms_are_each_rows_own     the same bits whoever else is in the matrix, and on any number of threads.
   noise_has_the_planned_std   on every coordinate of the sum.
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.planning.correlated import noise_factors
+from gdpfed.secure.encoding import SHORTEST
 
 __all__ = ["clip", "noise", "norms"]
 
@@ -36,12 +37,14 @@ def norms(updates: Tensor) -> Tensor:
         return torch.from_numpy(np.sqrt(np.square(np.ascontiguousarray(updates.numpy())).sum(axis=1)))
 
 
-def clip(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """Rows of (clients, params) with norms of at most ``clip_norm``, non-finite ones as zero; their norms before."""
+def clip(updates: Tensor, *, clip_norm: float, is_normalised: bool = False) -> tuple[Tensor, Tensor]:
+    """Rows of (clients, params) with norms of at most ``clip_norm``, non-finite ones as zero; their norms before.
+    Normalised ones have that norm, but for rows so short that their norm is no exact number: they stay as they are."""
     lengths = norms(updates)
     factors = torch.ones_like(lengths)
     if math.isfinite(clip_norm):
-        factors = torch.where(lengths > clip_norm, clip_norm * _SAFETY / lengths, factors)
+        from_norm = min(SHORTEST, clip_norm) if is_normalised else clip_norm
+        factors = torch.where(lengths > from_norm, clip_norm * _SAFETY / lengths, factors)
     bounded = updates * factors.unsqueeze(1)
     bounded[~torch.isfinite(lengths)] = 0
     return bounded, lengths

@@ -25,6 +25,7 @@ from torch import Tensor
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.training import mechanism
+from gdpfed.training.adaptive_step import next_step
 from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.sparsify import keep_largest
 
@@ -47,13 +48,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that one round hands to the next: the model, how often each client took part, and the average of all models
-    so far (float64), after the first round, if the plan has averaging."""
+    """All that one round hands to the next: the model, how often each client took part, and after the first round, if
+    the plan has them, the average of all models so far (float64) and the last step that the server found."""
 
     round_number: int
     parameters: Tensor
     participations: IntArray
     average: Tensor | None = None
+    step: float | None = None
 
     @property
     def model(self) -> Tensor:
@@ -66,7 +68,8 @@ class RoundRecord:
     """What a round tells: the cohort by group (those asked; of a deployment, as planned), and how updates fared.
 
     ``dropped`` updates were not finite and count as zero. ``clipped`` and ``dropped`` are None where nobody may know:
-    in a deployment, and in a rotation, where they would tell how many coins said yes.
+    in a deployment, and in a rotation, where they would tell how many coins said yes. In a normalised plan nobody is
+    ``clipped``: all updates have one length.
     Of secure sums: so many clients ``vanished`` (in all attempts).
     """
 
@@ -116,7 +119,17 @@ def run_round(
     if state.round_number >= plan.num_rounds:
         raise InputError(f"the plan has {plan.num_rounds} rounds, all of which were run: make a plan with more")
     released = release(state, sample(state))
-    update = combine(plan, sparsified(plan, released.sums), layer_sizes)
+    update, step = combine(plan, sparsified(plan, released.sums), layer_sizes), None
+    if plan.adaptive_step:
+        step = next_step(
+            plan,
+            update,
+            parameters=state.parameters,
+            average=state.average,
+            step=state.step,
+            round_number=state.round_number,
+        )
+        update = step * update
     parameters = (state.parameters.double() + update).float()
     participations = state.participations.copy()
     participations[released.clients] += 1
@@ -125,6 +138,7 @@ def run_round(
         parameters=parameters,
         participations=participations,
         average=averaged(plan, state.average, parameters, round_number=state.round_number),
+        step=step,
     )
     record = RoundRecord(
         round_number=state.round_number,

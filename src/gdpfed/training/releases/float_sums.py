@@ -26,7 +26,7 @@ def float_release(plan: Plan, assignment: IntArray, updates: Updates, *, seed: i
             sums=with_noise(plan, sums, seed=seed, round_number=state.round_number),
             clients=clients,
             cohort=cohort_sizes(plan, assignment, clients),
-            clipped=None if plan.is_rotation else clipped,
+            clipped=None if plan.is_rotation or plan.normalised else clipped,
             dropped=None if plan.is_rotation else dropped,
         )
 
@@ -47,7 +47,7 @@ def clipped_sums(
         for number in np.unique(groups):
             group = plan.groups[number]
             rows = changes[torch.from_numpy(np.flatnonzero(groups == number))]
-            bounded, lengths = mechanism.clip(rows, clip_norm=group.clip_norm)
+            bounded, lengths = mechanism.clip(rows, clip_norm=group.clip_norm, is_normalised=plan.normalised)
             dropped += int((~torch.isfinite(lengths)).sum())
             clipped += int((torch.isfinite(lengths) & (lengths > group.clip_norm)).sum())
             for row in bounded:

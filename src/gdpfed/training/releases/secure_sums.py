@@ -174,7 +174,7 @@ class SecureRelease:
             sums=decoded(self._planned, totals),
             clients=clients,
             cohort=cohort_sizes(self._plan, self._assignment, clients),
-            clipped=None if self._plan.is_rotation else clipped,
+            clipped=None if self._plan.is_rotation or self._plan.normalised else clipped,
             dropped=None if self._plan.is_rotation else dropped,
             vanished=vanished,
         )
