@@ -19,7 +19,8 @@ from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method, for_method
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import finite
-from gdpfed.tasks.task import DEMONSTRATION, TrainingSettings
+from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.task import DEMONSTRATION
 
 if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder
