@@ -114,7 +114,7 @@ def test_dropouts_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPatch) -> No
     clients = sample_clients(plan, assignment_of(plan), where.participations, seed=SEED, round_number=0)
     lost = int(clients[1])
     release = secure(plan, dropout=0.2)
-    monkeypatch.setattr(release, "_vanishing", lambda *_, **__: {lost: secure_sum.Stage.INPUT})
+    monkeypatch.setattr(release, "_vanishing", lambda *_: {lost: secure_sum.Stage.INPUT})
     without, _ = run(where, plan, release)
     expected, _ = run(where, plan, floating(plan), without=lost)
     moved = float((expected.parameters - where.parameters).abs().max())
@@ -215,7 +215,7 @@ def test_too_many_losses_are_tried_again_then_given_up(monkeypatch: pytest.Monke
     state = world("cnn").start()
     attempts: list[int] = []
 
-    def vanishing(cohort: list[int], *, round_number: int, attempt: int) -> dict[int, secure_sum.Stage]:
+    def vanishing(cohort: list[int], _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
         attempts.append(attempt)
         return dict.fromkeys(cohort[1:], secure_sum.Stage.INPUT) if attempt < fail else {}
 
@@ -239,7 +239,7 @@ def test_what_is_given_up_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     state = world("cnn").start()
     attempts: list[int] = []
 
-    def vanishing(cohort: list[int], *, round_number: int, attempt: int) -> dict[int, secure_sum.Stage]:
+    def vanishing(cohort: list[int], _round: int, attempt: int) -> dict[int, secure_sum.Stage]:
         attempts.append(attempt)
         return dict.fromkeys(cohort, stage) if attempt == 0 else {}
 

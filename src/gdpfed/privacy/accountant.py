@@ -196,7 +196,9 @@ def _pld_epsilon(*, mechanism: SampledGaussian, delta: float) -> float:
         return gaussian_epsilon(noise_multiplier=noise, num_releases=num_rounds, delta=delta)
     coarse = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
     rough = _epsilon_on_grid(mechanism, delta, coarse, only_removed=True)
-    return rough if math.isinf(rough) else _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
+    if not math.isfinite(rough):
+        return math.inf
+    return _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
 
 
 def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float, *, only_removed: bool = False) -> float:

@@ -121,7 +121,7 @@ class SecureRelease:
     ) -> None:
         self._plan, self._assignment, self._updates, self._seed = plan, assignment, updates, seed
         self._tolerance = Tolerance(dropout_rate=dropout, colluding_fraction=colluders)
-        self._vanishing = functools.partial(vanishing, dropout=dropout, seed=seed)
+        self._dropout = dropout
         self._planned = planned_sums(plan, num_params=num_params, tolerance=self._tolerance)
         self._plan_hash = bytes.fromhex(plan_hash(plan))
 
@@ -137,7 +137,7 @@ class SecureRelease:
                 if planned.place in totals:
                     continue
                 cohort = [int(client) for client in clients if self._assignment[client] in planned.groups]
-                vanish = self._vanishing(cohort, round_number=state.round_number, attempt=attempt)
+                vanish = self._vanishing(cohort, state.round_number, attempt)
                 vanished += len(vanish)
                 taking_part += cohort
                 session = self._session(state, planned, attempt)
@@ -188,6 +188,9 @@ class SecureRelease:
             place=planned.place,
             num_params=planned.num_params,
         )
+
+    def _vanishing(self, cohort: Iterable[int], round_number: int, attempt: int) -> dict[int, Stage]:
+        return vanishing(cohort, dropout=self._dropout, seed=self._seed, round_number=round_number, attempt=attempt)
 
     def _noise_alone(self, session: Session, planned: PlannedSum) -> NDArray[np.uint32]:
         return empty_sum(planned, randomness=_address(session, SERVER, self._seed))
