@@ -101,7 +101,7 @@ def reference_round(
 def _factor(plan: Plan, state: TrainingState, update: Vector) -> float:
     """The server's step: longer where the update goes on from the average to the model, shorter where it turns back."""
     if state.round_number == 0:
-        return 0.03 * max(1.0, float(torch.linalg.vector_norm(state.parameters))) / plan.clip_norm
+        return 0.05 * max(1.0, float(torch.linalg.vector_norm(state.parameters))) / plan.clip_norm
     assert state.average is not None
     assert state.step is not None
     lag = state.parameters.double().numpy() - state.average.numpy()
@@ -110,7 +110,7 @@ def _factor(plan: Plan, state: TrainingState, update: Vector) -> float:
     sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
     variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
     agreement = float(update @ lag) / math.sqrt(variance * float(lag @ lag))
-    return state.step * math.exp(max(-1.0, min(1.0, agreement / 4)))
+    return state.step * math.exp(math.tanh(agreement / 2) / 2)
 
 
 def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: int, round_number: int) -> bool:

@@ -95,9 +95,9 @@ def test_steps_grow_and_shrink() -> None:
     # As released, or from a start that is 30 times too short: both end near the target, from a distance of 8.
     assert distances(plan)[-1] < 2.5
     assert distances(plan, first=1 / 30)[-1] < 2.5
-    # Fixed steps of the first length do not arrive, and neither do steps that grow for ever.
-    fixed = planned(adaptive_step=False, averaging=plan.averaging, server_learning_rate=0.03)
-    assert distances(fixed)[-1] > 6
+    # Steps that stay as long as the first do not arrive.
+    fixed = planned(adaptive_step=False, averaging=plan.averaging, server_learning_rate=0.05)
+    assert distances(fixed)[-1] > 5
 
 
 def test_another_unit_another_nothing() -> None:
@@ -112,14 +112,14 @@ def test_a_lost_step_is_refused() -> None:
         next_step(plan, update, parameters=update.float(), average=update, step=None, round_number=3)
 
 
-def test_a_step_changes_by_e_at_most() -> None:
+def test_a_step_changes_by_the_root_of_e_at_most() -> None:
     plan = planned()
     lag = torch.ones(NUM_PARAMS, dtype=torch.float64)
     for sign in (1, -1):
         update = sign * 1e9 * lag
         zero = torch.zeros(NUM_PARAMS, dtype=torch.float64)
         step = next_step(plan, update, parameters=lag.float(), average=zero, step=2.0, round_number=4)
-        assert step == pytest.approx(2 * math.exp(sign))
+        assert step == pytest.approx(2 * math.exp(sign / 2))
 
 
 def test_what_cannot_adapt_is_refused() -> None:

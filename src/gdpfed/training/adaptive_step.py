@@ -9,9 +9,9 @@ undone. The agreement is measured in units of what the noise alone would make of
 
     z = <update, model - average> / (noise std of the update * |model - average|)
 
-which is standard normal if there is nothing but noise. The step is multiplied by exp(z / 4), and by e or 1 / e at most.
-The first step is a small part of the model's length. Of normalised updates the clip norm is only a unit, in which the
-step is measured: another clip norm gives the same models, up to rounding.
+which is standard normal if there is nothing but noise. The step is multiplied by exp(tanh(z / 2) / 2): by 1.65 at most,
+by 0.61 at least. The first step is a small part of the model's length. Of normalised updates the clip norm is only the
+unit that steps are measured in: another clip norm gives the same models, up to rounding.
 
 Guarantees (tests of the same name):
   agreement_is_standard_normal    of updates that are noise alone.
@@ -31,9 +31,7 @@ from gdpfed.planning.plan import Plan
 __all__ = ["agreement", "next_step"]
 
 # Of the model's length, or of 1 where the model is shorter: many dense layers start at zero.
-_FIRST = 0.03
-# The agreement at which a step is e times as long as the last one: rare in noise alone.
-_SIGNIFICANT = 4.0
+_FIRST = 0.05
 
 
 def next_step(
@@ -49,7 +47,7 @@ def next_step(
         return _FIRST * max(1.0, _length(parameters.double())) / plan.clip_norm
     assert average is not None  # noqa: S101 - a plan that adapts has one
     z = agreement(update, parameters.double() - average, noise_std=noise_std(plan))
-    return step * math.exp(min(1.0, max(-1.0, z / _SIGNIFICANT)))
+    return step * math.exp(math.tanh(z / 2) / 2)
 
 
 def agreement(update: Tensor, lag: Tensor, *, noise_std: float) -> float:
