@@ -47,8 +47,8 @@ def test_the_rest_fits(shelf: Path) -> None:
 def test_more_than_subtraction() -> None:
     past = (SampledGaussian(noise_multiplier=2.0, sampling_rate=0.2, num_rounds=10),)
     before = spent(past, delta=DELTA)
-    left = remaining_epsilon(past, ((1.5 * before, DELTA),), sampling_rate=0.2, num_rounds=10)
+    left = remaining_epsilon(past, ((1.5 * before, DELTA),), like=past[0])
     assert 0.5 * before < left < 1.5 * before
     assert left > 1.2 * (0.5 * before)
-    assert remaining_epsilon(past, ((before * 0.9, DELTA),), sampling_rate=0.2, num_rounds=10) == 0
+    assert remaining_epsilon(past, ((before * 0.9, DELTA),), like=past[0]) == 0
     assert np.isfinite(left)

@@ -54,6 +54,7 @@ def check_admission(
         holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
         held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
         reason = f"{worst}; {allowed} of {plan.num_releases} {'asks' if plan.is_rotation else 'rounds'} would fit{held}"
+        reason += "; gdpfed ledger plan makes a plan for what is left"
         raise ExhaustedError(f"run {run!r} would exceed budgets before its end: {reason}", rounds_left=allowed)
 
 
