@@ -1,13 +1,13 @@
 """A plan for what is left of the budgets.
 
 Place: between the ledger and the planner: after a run, when one was lost to kills, when budgets were tightened, or when
-groups have stopped. For each class of clients: how strict must a fresh mechanism be, so that it fits after all that they
-have spent? That is what they have left (not the difference of epsilons, which would waste much of it); the planner
+groups have stopped. For each class of clients: how strict must a fresh mechanism be, so that it fits after all that
+they have spent? That is what they have left (not the difference of epsilons, which would waste much of it); the planner
 plans for it as for any budget, and the result is let in like any run.
 
-A group of such a plan promises what its strictest client allows over all runs, and costs what is left of that: so groups
-follow from the clients' budgets wherever the plan is used. Where they cannot, because clients with equal budgets have
-different pasts, or because some have nothing left, the groups are given by name (`rest_of`).
+A group of such a plan promises what its strictest client allows over all runs, and costs what is left of that: so
+groups follow from the clients' budgets wherever the plan is used. Where they cannot, because clients with equal budgets
+have different pasts, or because some have nothing left, the groups are given by name (`rest_of`).
 
 Guarantees (tests of the same name):
   the_rest_fits           the plan is let in by the ledger as it stands, and leaves out who has nothing left.
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, PrivacyError
-from gdpfed.ledger.admission import check_admission
+from gdpfed.ledger.admission import check_admission, rounds_left
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.population import IntArray, Population, grouped
 from gdpfed.ledger.spend import Budget, History, strictest, surely_fits
@@ -76,6 +76,9 @@ def epsilon_left(
 ) -> NDArray[np.float64]:
     """What a further run with the rate and rounds of ``like`` could cost each of these clients, after all that is spent
     and promised: `remaining_epsilon`, or the whole budget of who has no past; 0 for who has left."""
+    for run in state.runs_of(population):
+        # Where a budget was tightened, it holds fewer than before.
+        rounds_left(state, run)
     epsilons, deltas = population.epsilons[clients], population.deltas[clients]
     left = epsilons.copy()
     for number, of_class in grouped(population.class_of[clients]):

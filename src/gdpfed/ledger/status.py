@@ -27,7 +27,9 @@ from gdpfed.ledger.replan import epsilon_left, remaining_epsilon
 from gdpfed.ledger.spend import History, server_spent, spent
 from gdpfed.ledger.state import Counts, LedgerState, Run
 
-__all__ = ["ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status"]
+__all__ = [
+    "ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status", "spent_most",
+]  # fmt: skip
 
 # More deltas in one class than this are all judged at the smallest: an upper bound.
 _MOST_DELTAS = 16
@@ -239,6 +241,12 @@ def client_statuses(
             participations=int(counts[index]),
             has_left=bool(population.has_left[index]),
         )
+
+
+def spent_most(state: LedgerState, population: Population, count: int) -> IntArray:
+    """So many clients that have spent the largest parts of their budgets, those first."""
+    shares = _release_spends(state, population, np.arange(len(population))) / population.epsilons
+    return np.argsort(-shares, kind="stable")[: max(count, 0)]
 
 
 def _lefts(state: LedgerState, population: Population, clients: IntArray) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, MissingExtraError, suggestion
 
-__all__ = ["Budgets", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
+__all__ = ["Budgets", "budgets_csv", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
 
 MAX_CLIENTS = 10_000_000
 # The smallest population of the paper's experiments, and what delta times clients is at most in smaller ones.
@@ -120,6 +120,19 @@ def default_delta_of(num_clients: int) -> float:
     if num_clients < PAPERS_SMALLEST:
         return LARGEST_FAILURES / num_clients
     return math.pow(num_clients, -1.1)
+
+
+def budgets_csv(budgets: Budgets) -> str:
+    """As text that `read_budgets` reads back to the same numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    # Given groups are part of the budgets: without them a plan's members could not be found again.
+    writer.writerow(["client", "epsilon", "delta", *(["group"] if budgets.groups is not None else [])])
+    for client, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
+        group = [] if budgets.groups is None else [budgets.groups[client]]
+        own = "" if np.isnan(delta) else repr(float(delta))
+        writer.writerow([budgets.label(client), repr(float(epsilon)), own, *group])
+    return text.getvalue()
 
 
 def looks_compact(text: str) -> bool:
