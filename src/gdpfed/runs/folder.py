@@ -154,7 +154,8 @@ class RunFolder:
         rounds = [record.round_number for record in records]
         if rounds != sorted(set(rounds)) or rounds[0] < 1 or rounds[-1] > plan.num_rounds:
             raise InputError(f"expected records of rising rounds up to {plan.num_rounds} in {name!r}: it was edited")
-        if not self.is_finished:
+        if not self.is_finished or self.ledger is not None:
+            # What a ledger's runs have spent in all is not the plan's, and a group that cannot pay stops.
             return records
         if rounds[-1] != plan.num_rounds:
             last = f"a record of round {plan.num_rounds} in {name!r}, which is finished"
