@@ -162,7 +162,7 @@ class MethodRuns:
     @property
     def is_simulation(self) -> bool:
         """Whether it was trained here: of a deployment nobody knows cohorts and clipping."""
-        return all(run.stamp == STAMP for run in self.runs)
+        return bool(self.runs) and all(run.stamp == STAMP for run in self.runs)
 
     @property
     def clipped_share(self) -> float | None:
@@ -179,10 +179,8 @@ class MethodRuns:
         """What trains its simulated runs again, beside their folders."""
         simulated = [(run.folder, str(run.seed)) for run in self.runs if run.stamp == STAMP]
         return [
-            shlex.join(
-                ["gdpfed", "train", f"{folder}/run.toml", "--plan", f"{folder}/plan.toml"]
-                + ["--seed", seed, "--out", f"again/{folder}"]
-            )
+            f"{shlex.join(['gdpfed', 'train', f'{folder}/run.toml', '--plan', f'{folder}/plan.toml'])} "
+            f"{shlex.join(['--seed', seed, '--out', f'again/{folder}'])}"
             for folder, seed in simulated
         ]
 
@@ -209,7 +207,9 @@ class MethodRuns:
                 mechanism = vars(plan.mechanism(group)) | {"num_rounds": count}
                 server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
             in_all = [run.over_all_runs[index] for run in self.runs if run.over_all_runs is not None]
-            costs.append(GroupCost(group=group, release=release, server=server, over_all_runs=max(in_all, default=None)))
+            costs.append(
+                GroupCost(group=group, release=release, server=server, over_all_runs=max(in_all, default=None))
+            )
         return tuple(costs)
 
 

@@ -66,7 +66,7 @@ def _concluded(epsilon: float, delta: float) -> str:
     if float(right) > 99.8:
         return f"may be right every time: epsilon {rounded_up(epsilon, 1)} is no bound worth having"
     factor = rounded_up(math.exp(epsilon), 2)
-    return f"is right in at most {right} of 100 cases; its odds change by a factor of at most {factor}, apart from delta"
+    return f"is right in at most {right} of 100 cases: the odds change by a factor of at most {factor}, but for delta"
 
 
 def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
@@ -79,8 +79,8 @@ def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
     if plan.is_rotation:
         return [
             (
-                "Whoever sees the models, and the server",
-                f"who thought it 50:50 whether this client's updates are in the sums, or zero in their place, "
+                "Whoever sees the models, or is the server,",
+                f"and thought it 50:50 whether this client's updates are in the sums, or zero in their place, "
                 f"{_concluded(cost.most, group.delta)}.",
             ),
             ("Not protected:", f"{known}, when it is asked, {rest}"),

@@ -26,11 +26,12 @@ from gdpfed.planning.methods import METHODS, make_plan
 from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.planning.spent import spent_so_far
+from gdpfed.privacy.budgets import looks_compact
 from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.runs.folder import RunFolder, find_runs
-from gdpfed.tasks.task import Task, load_task
+from gdpfed.tasks.task import DEMONSTRATION, PRESETS, Task, load_task
 
-__all__ = ["load_planned", "load_report"]
+__all__ = ["is_planned", "load_planned", "load_report"]
 
 # What tells one method of a report from another: a plan's hash, and the settings that asked for it.
 _Key = tuple[str, PlanSettings]
@@ -73,6 +74,14 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
         task=folders[0].task,
         methods=tuple(sorted(methods, key=lambda method: (not method.is_finished, -method.mean))),
     )
+
+
+def is_planned(paths: Sequence[Path]) -> bool:
+    """Whether this is no folder of runs, but a plan, or what one can be made for."""
+    if len(paths) != 1 or paths[0].is_dir():
+        return False
+    name = str(paths[0])
+    return paths[0].is_file() or name in (*PRESETS, DEMONSTRATION) or looks_compact(name)
 
 
 def load_planned(source: str) -> ReportData:
