@@ -473,7 +473,9 @@ def test_markdown_is_stamped_and_complete(data: ReportData) -> None:
     for method in data.methods:
         assert method.plan_hash in text
         for run in method.runs:
-            assert f"gdpfed train {run.folder}/run.toml --seed {run.seed} --out again/{run.folder}" in text
+            name = run.folder
+            again = f"gdpfed train {name}/run.toml --plan {name}/plan.toml --seed {run.seed} --out again/{name}"
+            assert again in text
 
 
 def test_the_stamp_cannot_be_removed(tmp_path: Path) -> None:

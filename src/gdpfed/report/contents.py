@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import gdpfed
-from gdpfed.planning.notes import plan_notes
+from gdpfed.planning.notes import plan_doubts
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import most_asks
 from gdpfed.planning.spent import spent_after
@@ -104,7 +104,7 @@ class MethodRuns:
     @property
     def remarks(self) -> list[str]:
         """What to know before its result is trusted: of the plan, and of the runs."""
-        return list(dict.fromkeys([*plan_notes(self.plan), *(remark for run in self.runs for remark in run.remarks)]))
+        return list(dict.fromkeys([*plan_doubts(self.plan), *(remark for run in self.runs for remark in run.remarks)]))
 
     @property
     def is_finished(self) -> bool:

@@ -87,8 +87,8 @@ def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
         ]
     return [
         (
-            "Whoever sees the models",
-            f"and thought it 50:50 that this client is there {_concluded(cost.most, group.delta)}.",
+            "Whoever sees the models,",
+            f"and thought it 50:50 that this client is there, {_concluded(cost.most, group.delta)}.",
         ),
         (
             "The server",
