@@ -331,7 +331,8 @@ def join(
     source: Annotated[str, Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
     delta: Annotated[
-        float | None, Option(help="For clients that state none. Default: all clients ** -1.1, or the others' if less.")
+        float | None,
+        Option(help="For clients that state none. Default: as in a plan for all of them, or the others' if less."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -62,7 +62,8 @@ class PlanSettings:
     clip_norm: float = setting(1.0, "L2 bound on one client's update.", allowed="Above 0.")
     delta: float | None = setting(
         None,
-        "Failure probability for clients that state none. Default: clients ** -1.1; below 600 clients 0.1 / clients.",
+        "Failure probability for clients that state none. Default: 0.1 / clients; of 600 clients or more that are only "
+        "counted (2000@0.5), the paper's clients ** -1.1.",
         allowed="Above 0, below 1.",
     )
     accountant: Accountant = setting("pld", "'pld' (tightest, the default) or 'rdp' (the paper's).")

@@ -72,6 +72,7 @@ def _concluded(epsilon: float, delta: float) -> str:
 def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
     """What each adversary could conclude about one client of a group, and what nothing here protects."""
     group, view = cost.group, cost.server
+    in_one = "" if cost.over_all_runs is None else ", by this run alone"
     if not group.is_private:
         return [("Anybody", "may find out whether a client took part, and with what: nothing is promised.")]
     known = f"that this client is enrolled, that it allows epsilon {promise(group.epsilon)}"
@@ -93,7 +94,7 @@ def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
         (
             "The server",
             f"knows when this client took part. If it thought it 50:50 whether the client's updates are in those sums, "
-            f"it {_concluded(view.epsilon_p99, group.delta)} (99 in 100 clients).",
+            f"it {_concluded(view.epsilon_p99, group.delta)} (99 in 100 clients{in_one}).",
         ),
         ("Not protected:", f"{known}, against the server how often it took part, {rest}"),
     ]
