@@ -90,18 +90,14 @@ def epsilon_left(
     return left
 
 
-def plan_the_rest(
-    state: LedgerState, population: Population, settings: PlanSettings, *, clients: IntArray | None = None
-) -> tuple[Plan, NDArray[np.int16]]:
+def plan_the_rest(state: LedgerState, population: Population, settings: PlanSettings) -> tuple[Plan, NDArray[np.int16]]:
     """A plan with ``settings`` (its rounds are those that are left) for the clients that have budget left, and each
     client's group (-1: left out), ready for `Ledger.start_run`.
 
     Close the run that it replaces first: rounds that an open run holds are not there to be planned.
     """
-    everyone = np.arange(len(population)) if clients is None else clients
-    epsilons = np.zeros(len(population))
     like = SampledGaussian(noise_multiplier=1.0, sampling_rate=settings.participation, num_rounds=settings.num_rounds)
-    epsilons[everyone] = epsilon_left(state, population, everyone, like=like)
+    epsilons = epsilon_left(state, population, np.arange(len(population)), like=like)
     chosen = np.flatnonzero(epsilons > _LEAST_EPSILON)
     if not len(chosen):
         raise PrivacyError(f"nobody in population {population.name!r} has budget left: nothing can be planned")
