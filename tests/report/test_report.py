@@ -176,7 +176,8 @@ def test_a_plan_can_be_reported(tmp_path: Path) -> None:
         assert "Not protected: that this client is enrolled, that it allows epsilon 1," in shown
         assert "within the limit of 7 that was set" in shown
         assert "nothing is trained yet" in shown
-        assert f"gdpfed verify {path}" in shown
+        assert "gdpfed verify plan.toml" in shown
+        assert str(tmp_path) not in shown
     (method,) = told["methods"]
     assert method["costs"][0]["spent_release"] == group.epsilon_release
     assert method["plan"]["person_epsilon"] == 7.0
@@ -242,6 +243,11 @@ def test_a_run_on_a_ledger_has_two_costs(tmp_path: Path) -> None:
     assert "Over all runs<small>of the ledger, by the end of this one" in page
     assert f"is right in at most {found.guessed_right(2.0, lost.group.delta)} of 100" in page
     assert "over all runs" in report_markdown(data)
+    for record in records:
+        record["epsilons"] = [0.5 * group.epsilon for group in plan.groups]
+    write_records(run, records)
+    with pytest.raises(InputError, match="spent what its ledger charged, got less: it was edited"):
+        load_report([run.path])
     # Where the ledger is not at hand, the plan says what the run cost.
     link.path.unlink()
     assert load_report([run.path]).headline.costs[0].release == plan.groups[0].epsilon_release

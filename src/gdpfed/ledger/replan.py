@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, PrivacyError
-from gdpfed.ledger.admission import check_admission, rounds_left
+from gdpfed.ledger.admission import check_admission, rounds_left, what_is_held
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.population import IntArray, Population, grouped
 from gdpfed.ledger.spend import Budget, History, strictest, surely_fits
@@ -100,7 +100,8 @@ def plan_the_rest(state: LedgerState, population: Population, settings: PlanSett
     epsilons = epsilon_left(state, population, np.arange(len(population)), like=like)
     chosen = np.flatnonzero(epsilons > _LEAST_EPSILON)
     if not len(chosen):
-        raise PrivacyError(f"nobody in population {population.name!r} has budget left: nothing can be planned")
+        held = what_is_held(state, population)
+        raise PrivacyError(f"nobody in population {population.name!r} has budget left: nothing can be planned{held}")
     names = None if population.labels is None else tuple(map(population.label, chosen.tolist()))
     for attempt in range(_TIMES):
         budgets = Budgets(epsilons=epsilons[chosen], deltas=population.deltas[chosen], clients=names)

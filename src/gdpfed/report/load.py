@@ -11,7 +11,6 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
-import functools
 import itertools
 import shlex
 from collections.abc import Iterable, Sequence
@@ -23,9 +22,10 @@ from gdpfed.config import read_toml
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import METHODS, make_plan
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.planning.spent import spent_so_far
+from gdpfed.planning.spent import spent_after, spent_so_far
 from gdpfed.privacy.budgets import looks_compact
 from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.runs.folder import RunFolder, find_runs
@@ -87,13 +87,15 @@ def is_planned(paths: Sequence[Path]) -> bool:
 def load_planned(source: str) -> ReportData:
     """What is known before anything is trained: of a plan's file, or of what `gdpfed plan` takes."""
     task: Task | None = None
-    is_plan = Path(source).suffix == ".toml" and Path(source).is_file() and "[[groups]]" in read_toml(source)
-    if is_plan:
-        plan, title, commands = load_plan(source), Path(source).name, [["gdpfed", "verify", source]]
+    path = Path(source)
+    # No path is in a report.
+    name = path.name if path.is_file() else source
+    if path.suffix == ".toml" and path.is_file() and "[[groups]]" in read_toml(source):
+        plan, title, commands = load_plan(source), name, [["gdpfed", "verify", name]]
     else:
         task = load_task(source)
         plan, title = make_plan(task.budgets, task.settings), task.title
-        commands = [["gdpfed", "plan", source, "--out", "plan.toml"], ["gdpfed", "verify", "plan.toml"]]
+        commands = [["gdpfed", "plan", name, "--out", "plan.toml"], ["gdpfed", "verify", "plan.toml"]]
     method = MethodRuns(
         label=plan.method,
         index=0,
@@ -112,11 +114,16 @@ def _result(run: RunFolder) -> RunResult:
     if run.ledger is not None:
         over_all_runs = records[-1].epsilons
         # Recorded was what the clients had spent in all: here it is what this run had.
-        own = functools.cache(functools.partial(spent_so_far, run.plan))
-        records = tuple(dataclasses.replace(record, epsilons=own(record.round_number)) for record in records)
+        records = tuple(
+            dataclasses.replace(record, epsilons=spent_so_far(run.plan, record.round_number)) for record in records
+        )
         if run.ledger.path.is_file():
             known = Ledger.read(run.ledger.path).state.runs.get(run.ledger.run)
             charged = None if known is None else tuple(known.charged)
+            is_last = run.is_finished and records[-1].round_number == run.plan.num_rounds
+            if charged and is_last and any(map(_is_less, over_all_runs, _costs(run.plan, charged))):
+                whose = f"the last record of {run.path.name!r}"
+                raise InputError(f"expected {whose} to have spent what its ledger charged, got less: it was edited")
     return RunResult(
         folder=run.path.name,
         seed=run.seed,
@@ -131,6 +138,15 @@ def _result(run: RunFolder) -> RunResult:
         charged=charged,
         over_all_runs=over_all_runs,
     )
+
+
+def _costs(plan: Plan, charged: Sequence[int]) -> list[float]:
+    return [spent_after(plan, group, count) for group, count in zip(plan.groups, charged, strict=True)]
+
+
+def _is_less(recorded: float, own: float) -> bool:
+    # What was charged beside the plan is known by a bound, a little above it.
+    return recorded < own * (1 - 2e-3)
 
 
 def _check_one_task(runs: Sequence[RunFolder]) -> None:

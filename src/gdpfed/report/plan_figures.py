@@ -62,6 +62,10 @@ def promises(method: MethodRuns, *, wide: bool) -> str:
     return draw.svg(body, width=width, height=height, title=title, wide=wide)
 
 
+def _adversary(plan: Plan) -> str:
+    return "whoever sees the models, and the server" if plan.is_rotation else "whoever sees the models"
+
+
 def _server_marks(cost: GroupCost, frame: Frame, at: float) -> str:
     view = cost.server
     parts = [frame.across(at, kind="spread", start=view.epsilon_mean, end=view.epsilon_max)]
@@ -80,7 +84,7 @@ def _server_marks(cost: GroupCost, frame: Frame, at: float) -> str:
 def _release_marks(cost: GroupCost, frame: Frame, at: float, plan: Plan) -> str:
     promised, x = promise(cost.group.epsilon), frame.x(cost.group.epsilon)
     label = (
-        f"{cost.group.name}, against {plan.adversary}: epsilon {rounded_up(cost.release)} spent, {promised} promised"
+        f"{cost.group.name}, against {_adversary(plan)}: epsilon {rounded_up(cost.release)} spent, {promised} promised"
     )
     return draw.group("promise", f'<use href="#m-bar" x="{x:.1f}" y="{at:.1f}"/>') + draw.group(
         "release",
