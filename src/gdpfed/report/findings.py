@@ -105,7 +105,7 @@ def people(plan: Plan) -> str:
     one = plan.person_guarantee
     if one is None:
         return (
-            "Nobody was declared to be in several clients. Whoever is loses more than any of these clients does: the "
+            "Nobody was declared to be in several clients. A person who is loses more than any one of them does: the "
             "promises are for one client alone."
         )
     limit = "" if plan.person_epsilon is None else f", within the limit of {promise(plan.person_epsilon)} that was set"
