@@ -33,7 +33,7 @@ def report_runs(
     as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
 ) -> None:
-    """One self-contained page about runs, or about a plan before anything is trained.
+    """One self-contained page about runs, or about a plan.
 
     Accuracy, promises, what was spent against whom, what an adversary could conclude, and how to repeat it.
     """
