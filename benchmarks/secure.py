@@ -31,7 +31,6 @@ import numpy as np
 
 from gdpfed.secure import messages, shares
 from gdpfed.secure.client import SecureClient
-from gdpfed.secure.client_state import Masked
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum
 from gdpfed.secure.graph import circle, neighbours, topology
 from gdpfed.secure.noise_shares import Tolerance
@@ -67,12 +66,10 @@ class Idle(SecureClient):
 
     def constant(self, delivery: bytes, vector: bytes) -> bytes:
         """Stage 3 with a vector that is given; its header becomes this client's."""
-        made = messages.Delivery.decode(delivery)
-        joined = self._expect_roster(made.roster)
-        masked = Masked(sharers=frozenset(made.sharers), held=self._opened(joined, made))
+        joined, _, masked = self._opened(delivery)
         self._state = dataclasses.replace(self._state, masked=masked, secrets=None)
         head = messages.MaskedInput(
-            roster=made.roster,
+            roster=joined.roster.digest,
             client=self._client,
             confirmed=self._confirmations(joined, masked.sharers),
             values=np.zeros(0, np.uint32),

@@ -21,13 +21,13 @@ from gdpfed.cli import every_command
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.people import allocations
 from gdpfed.planning.plan import Plan
-from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import ACCOUNTANTS, epsilon_of
-from gdpfed.privacy.adversaries import LinkedSum, chained_epsilon, person_epsilon
+from gdpfed.privacy.adversaries import chained_epsilon, person_epsilon
 from gdpfed.privacy.rounding import rounded_up
 from gdpfed.tasks.task import PRESETS, load_task
 from gdpfed_reproduce.experiments import EXPERIMENTS
+from gdpfed_reproduce.problem_one import theorem_one_noise_variance
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "reproduce" / "results"
@@ -142,9 +142,7 @@ def person_table() -> str:
     for counts in allocations(plan):
         held = [group for group, count in zip(plan.groups, counts, strict=True) for _ in range(count)]
         sums = [
-            LinkedSum(
-                sampling_rates=(group.sampling_rate,) * count, noise_multipliers=(group.noise_multiplier,) * count
-            )
+            [(group.sampling_rate, group.noise_multiplier)] * count
             for group, count in zip(plan.groups, counts, strict=True)
         ]
         spent = person_epsilon(sums=sums, num_rounds=plan.num_rounds, delta=plan.groups[0].delta)

@@ -9,10 +9,10 @@ import pytest
 from gdpfed.errors import PrivacyError
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Group, Plan, guaranteed
-from gdpfed.planning.rates import theorem_one_noise_variance
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
 from gdpfed.privacy.budgets import Budgets, parse_compact
+from gdpfed_reproduce.problem_one import theorem_one_noise_variance
 
 
 @pytest.fixture

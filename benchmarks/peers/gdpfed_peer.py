@@ -18,7 +18,8 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining
+from gdpfed.training.clients.blocks import ClientData, LocalTraining
+from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine
 from gdpfed.training.mechanism import noise
 from gdpfed.training.releases.float_sums import float_release

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from gdpfed.training.clients.cohort import ClientData
+from gdpfed.training.clients.blocks import ClientData
 from peers import work
 from peers.gdpfed_peer import gdpfed_contestant, one_group
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from gdpfed.errors import InputError
 from gdpfed.planning.groups import group_by_distinct
-from gdpfed.planning.rates import ProblemOne, paper_rates, problem_one_rates
+from gdpfed.planning.rates import paper_rates
 from gdpfed.report.paper import paper_tables
 from gdpfed.tasks.task import PRESETS, load_task
+from gdpfed_reproduce.problem_one import ProblemOne, problem_one_rates
 from gdpfed_reproduce.without_training import check_datasets
 
 __all__ = ["OverheadRow", "load_overhead", "overhead_table", "save_overhead"]

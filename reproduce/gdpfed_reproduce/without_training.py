@@ -13,11 +13,12 @@ import numpy as np
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.groups import Grouping, group_by_distinct
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.rates import ProblemOne, paper_rates, problem_one_rates
+from gdpfed.planning.rates import paper_rates
 from gdpfed.privacy.accountant import ACCOUNTANTS, Accountant
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.report.paper import paper_tables
 from gdpfed.tasks.task import PRESETS, Task, load_task
+from gdpfed_reproduce.problem_one import ProblemOne, problem_one_rates
 
 __all__ = [
     "NoiseRow",

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder, open_run
     from gdpfed.runs.simulate import simulate
     from gdpfed.runs.start import start_run
-    from gdpfed.tasks.task import Task, TrainingSettings, load_task
-    from gdpfed.training.clients.cohort import LocalTraining
+    from gdpfed.tasks.settings import TrainingSettings
+    from gdpfed.tasks.task import Task, load_task
+    from gdpfed.training.clients.blocks import LocalTraining
 
 _NAMES_OF = {
     "gdpfed.audit.auditor": ("AuditReport", "audit_plan"),
@@ -59,8 +60,9 @@ _NAMES_OF = {
     "gdpfed.runs.folder": ("RunFolder", "open_run"),
     "gdpfed.runs.simulate": ("simulate",),
     "gdpfed.runs.start": ("start_run",),
-    "gdpfed.tasks.task": ("Task", "TrainingSettings", "load_task"),
-    "gdpfed.training.clients.cohort": ("LocalTraining",),
+    "gdpfed.tasks.settings": ("TrainingSettings",),
+    "gdpfed.tasks.task": ("Task", "load_task"),
+    "gdpfed.training.clients.blocks": ("LocalTraining",),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 

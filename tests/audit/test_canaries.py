@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from gdpfed.audit.canaries import float_path, ideal_canaries, integer_path, observe, of_size, send_canaries
-from gdpfed.audit.integer_release import IntegerRelease, course_of, every_size_complete
+from gdpfed.audit.integer_release import course_of, every_size_complete, integer_release
 from gdpfed.audit.privacy_curves import AuditedGroup
 from gdpfed.errors import InputError
+from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.noise_shares import noise_share
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import Updates, initial_state
@@ -98,7 +99,7 @@ def test_same_as_the_protocol(method: str) -> None:
     for clients in (np.array([0, 2, 5, 7, 8, 10]), np.array([], dtype=np.int64)):
         sums = [
             release(plan, assignment, sending(updates), seed=9, num_params=40)(state, clients).sums
-            for release in (IntegerRelease, SecureRelease)
+            for release in (integer_release, SecureRelease)
         ]
         for ours, theirs in zip(*sums, strict=True):
             assert torch.equal(ours, theirs)
@@ -115,7 +116,7 @@ def test_same_as_the_protocol_with_losses(method: str) -> None:
     ends = set()
     for seed in (1, 2, 3):
         bound = (plan, assignment, sending(updates))
-        ours = IntegerRelease(*bound, seed=seed, num_params=12, tolerance=tolerance)
+        ours = integer_release(*bound, seed=seed, num_params=12, tolerance=tolerance)
         theirs = SecureRelease(*bound, seed=seed, num_params=12, dropout=0.3, colluders=0.1)
         for number in range(10):
             # Of one or two clients also: those are given up.
@@ -123,7 +124,7 @@ def test_same_as_the_protocol_with_losses(method: str) -> None:
             state = dataclasses.replace(initial_state(torch.zeros(12), 15), round_number=number)
             one, two = (release(state, clients).sums for release in (ours, theirs))
             assert all(torch.equal(mine, yours) for mine, yours in zip(one, two, strict=True))
-            for planned in ours._planned:
+            for planned in planned_sums(plan, num_params=12, tolerance=tolerance):
                 cohort = [int(client) for client in clients if assignment[client] in planned.groups]
                 course = course_of(cohort, tolerance=tolerance, seed=seed, round_number=number)
                 ends.add((course.roster > 0, bool(course.arrived), course.unmasked, course.attempt > 0))
@@ -143,7 +144,7 @@ def test_a_rotation_is_the_protocols(method: str) -> None:
     sample = simulated(plan, assignment, seed=2)
     for seed in (1, 2, 3):
         bound = (plan, assignment, tossed(sending(moved), plan, assignment, seed=seed))
-        ours = IntegerRelease(
+        ours = integer_release(
             *bound, seed=seed, num_params=10, tolerance=every_size_complete(dropout=0.2, colluders=0.1)
         )
         theirs = SecureRelease(*bound, seed=seed, num_params=10, dropout=0.2, colluders=0.1)
@@ -174,7 +175,7 @@ def test_a_sum_that_is_given_up_is_the_protocols() -> None:
         one, two = (
             release(initial_state(torch.zeros(6), 3), np.array(clients)).sums
             for release in (
-                IntegerRelease(*bound, seed=seed, num_params=6, tolerance=tolerance),
+                integer_release(*bound, seed=seed, num_params=6, tolerance=tolerance),
                 SecureRelease(*bound, seed=seed, num_params=6, dropout=0.45),
             )
         )
@@ -191,7 +192,7 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
         for cohort in (0, 1, 2, 5, 12):
             squares = []
             for seed in range(4):
-                release = IntegerRelease(
+                release = integer_release(
                     plan,
                     np.zeros(12, dtype=np.int64),
                     sending(torch.zeros((12, num), dtype=torch.float64)),
@@ -204,7 +205,7 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
                 assert made.sums[0].std() >= 0.9 * made.server_sums[0].std()
             assert abs(np.mean(squares) - 1) < 6 * np.sqrt(2 / (4 * num))
             if cohort:
-                planned = release._planned[0]
+                planned = planned_sums(plan, num_params=num, tolerance=tolerance)[0]
                 share = noise_share(
                     total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=num
                 )
@@ -216,7 +217,7 @@ def test_the_server_is_left_with_the_planned_noise() -> None:
 def test_who_sends_zero_adds_noise(zeros_add_noise: bool) -> None:
     """A roster of 40, of whom three send something: all of the planned noise, or three shares in 40 of it."""
     plan, num, roster = of_size(small_rotation(), 0, 80), 4_000, 40
-    release = IntegerRelease(
+    release = integer_release(
         plan,
         np.zeros(80, dtype=np.int64),
         lambda _state, clients: iter([(clients[:3], torch.zeros((3, num), dtype=torch.float64))]),
@@ -239,7 +240,7 @@ def test_a_small_roster_is_given_up() -> None:
             range(present), tolerance=every_size_complete(), seed=1, round_number=0, smallest=20, attempts=1
         )
         assert course.unmasked == unmasked
-        release = IntegerRelease(
+        release = integer_release(
             plan,
             np.zeros(80, dtype=np.int64),
             lambda _state, clients: iter([(clients, torch.ones((len(clients), 4), dtype=torch.float64))]),

@@ -7,21 +7,20 @@ from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
 from gdpfed.planning.groups import Grouping, group_by_distinct
-from gdpfed.planning.noise_curves import noise_by_rate
+from gdpfed.planning.noise_curves import NoiseCurve, noise_curve
 from gdpfed.planning.rates import (
-    ProblemOne,
     largest_rates,
     paper_rates,
-    problem_one_rates,
     sample_rates,
     snr_rates,
-    theorem_one_noise_variance,
     uniform_rates,
 )
 from gdpfed.planning.weights import pooled_signal_to_noise
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
 from gdpfed.privacy.budgets import parse_compact
+from gdpfed.privacy.calibrate import rough_noise_multiplier
 from gdpfed.tasks.task import PRESETS, load_task
+from gdpfed_reproduce.problem_one import ProblemOne, problem_one_rates, theorem_one_noise_variance
 
 # Closed form in percent, worked out by hand from epsilon / sqrt(epsilon + 2 log(1/delta)).
 CLOSED_FORM = {
@@ -35,6 +34,17 @@ CLOSED_FORM = {
 def groups_of(text: str) -> Grouping:
     budgets = parse_compact(text)
     return group_by_distinct(budgets, budgets.default_delta)
+
+
+def by_rate(low: float, high: float, epsilon: float, delta: float, num_rounds: int) -> NoiseCurve:
+    return noise_curve(
+        lambda rate: rough_noise_multiplier(
+            epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=num_rounds, accountant="pld"
+        ),
+        low=low,
+        high=high,
+        accountant="pld",
+    )
 
 
 def cohort(rates: tuple[float, ...], groups: Grouping) -> float:
@@ -133,9 +143,7 @@ def test_snr_is_at_least_uniform_and_paper(text: str) -> None:
     groups, participation, floor = groups_of(text), 0.05, 0.1
     ceilings = largest_rates(groups, participation=participation, fairness_floor=floor)
     curves = [
-        noise_by_rate(
-            low=floor * participation, high=float(high), epsilon=epsilon, delta=delta, num_rounds=30, accountant="pld"
-        )
+        by_rate(floor * participation, float(high), epsilon, delta, num_rounds=30)
         for epsilon, delta, high in zip(groups.epsilons, groups.deltas, ceilings, strict=True)
     ]
 
@@ -162,7 +170,7 @@ def test_snr_is_at_least_uniform_and_paper(text: str) -> None:
 
 def test_full_fairness_is_uniform() -> None:
     groups = groups_of("100@1,100@4")
-    curve = noise_by_rate(low=0.1, high=0.1, epsilon=1.0, delta=1e-5, num_rounds=5, accountant="pld")
+    curve = by_rate(0.1, 0.1, epsilon=1.0, delta=1e-5, num_rounds=5)
     rates = snr_rates(
         groups,
         participation=0.1,

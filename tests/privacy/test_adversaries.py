@@ -5,7 +5,6 @@ import pytest
 from gdpfed.errors import InputError
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of, gaussian_epsilon
 from gdpfed.privacy.adversaries import (
-    LinkedSum,
     chained_epsilon,
     max_participations_for,
     person_epsilon,
@@ -28,9 +27,13 @@ def test_server_epsilon_is_exact() -> None:
     assert server_epsilon(noise_multiplier=2.0, num_participations=0, delta=DELTA) == 0.0
 
 
+def mechanism(rate: float, num_rounds: int) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1.0, sampling_rate=rate, num_rounds=num_rounds)
+
+
 def test_cap_bounds_every_client() -> None:
-    free = server_view(noise_multiplier=1.0, sampling_rate=0.1, num_rounds=100, delta=DELTA)
-    capped = server_view(noise_multiplier=1.0, sampling_rate=0.1, num_rounds=100, delta=DELTA, max_participations=5)
+    free = server_view(mechanism(0.1, 100), delta=DELTA)
+    capped = server_view(mechanism(0.1, 100), delta=DELTA, max_participations=5)
     assert (free.mean_participations, free.max_participations) == (10, 100)
     assert free.p99_participations == 18
     assert (capped.mean_participations, capped.p99_participations, capped.max_participations) == (5, 5, 5)
@@ -39,9 +42,9 @@ def test_cap_bounds_every_client() -> None:
 
 
 def test_mean_participations_are_rounded_up() -> None:
-    assert server_view(noise_multiplier=1.0, sampling_rate=0.006, num_rounds=50, delta=DELTA).mean_participations == 1
-    assert server_view(noise_multiplier=1.0, sampling_rate=0.02, num_rounds=50, delta=DELTA).mean_participations == 1
-    assert server_view(noise_multiplier=1.0, sampling_rate=0.021, num_rounds=50, delta=DELTA).mean_participations == 2
+    assert server_view(mechanism(0.006, 50), delta=DELTA).mean_participations == 1
+    assert server_view(mechanism(0.02, 50), delta=DELTA).mean_participations == 1
+    assert server_view(mechanism(0.021, 50), delta=DELTA).mean_participations == 2
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 20.0])
@@ -52,8 +55,8 @@ def test_max_participations_is_the_inverse(epsilon: float) -> None:
     assert server_epsilon(noise_multiplier=2.0, num_participations=most + 1, delta=DELTA) > epsilon
 
 
-def linked(count: int, rate: float, noise: float) -> LinkedSum:
-    return LinkedSum(sampling_rates=(rate,) * count, noise_multipliers=(noise,) * count)
+def linked(count: int, rate: float, noise: float) -> list[tuple[float, float]]:
+    return [(rate, noise)] * count
 
 
 def test_one_client_per_person_is_the_release_epsilon() -> None:
@@ -102,7 +105,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match="num_participations"):
         server_epsilon(noise_multiplier=1.0, num_participations=-1, delta=DELTA)
     with pytest.raises(InputError, match="max_participations"):
-        server_view(noise_multiplier=1.0, sampling_rate=0.1, num_rounds=5, delta=DELTA, max_participations=0)
+        server_view(mechanism(0.1, 5), delta=DELTA, max_participations=0)
     assert math.isinf(person_epsilon(sums=[linked(1, 0.1, 0.0)], num_rounds=1, delta=DELTA))
 
 

@@ -26,7 +26,8 @@ from gdpfed.runs.folder import RunFolder, open_run
 from gdpfed.runs.loop import Progress
 from gdpfed.runs.simulate import simulate
 from gdpfed.tasks.task import Task, load_task
-from gdpfed.training.clients.cohort import CohortTrainer, flat_parameters
+from gdpfed.training.clients.blocks import flat_parameters
+from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine
 from gdpfed.training.clients.ray_workers import RayWorkers
 from tests.cli.test_cli import call

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from gdpfed.errors import InputError
 from gdpfed.privacy.budgets import Budgets, parse_compact
 from gdpfed.tasks.losses import CROSS_ENTROPY, LOSSES
-from gdpfed.tasks.own_data import client_examples, examples_of, joined, load_own_data
+from gdpfed.tasks.own_data import Examples, client_examples, examples_of, joined, load_own_data
 
 INPUTS = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 1, 0])
@@ -146,9 +146,11 @@ def test_own_data_sets() -> None:
         assert seed == 4
         return {"train": pair, "test": pair}
 
-    assert load_own_data(dealt, budgets=budgets, **how).train is not None  # type: ignore[arg-type]
-    by_client = load_own_data(lambda: {"clients": [pair, pair], "test": pair}, budgets=budgets, **how)  # type: ignore[arg-type]
-    assert by_client.clients is not None
+    train, _ = load_own_data(dealt, budgets=budgets, **how)  # type: ignore[arg-type]
+    assert isinstance(train, Examples)
+    by_client, _ = load_own_data(lambda: {"clients": [pair, pair], "test": pair}, budgets=budgets, **how)  # type: ignore[arg-type]
+    assert isinstance(by_client, list)
+    assert len(by_client) == 2
     for wrong in ({"train": pair}, {"test": pair}, pair, {"train": pair, "clients": [pair], "test": pair}):
         with pytest.raises(InputError, match='a dict with "test"'):
             load_own_data(lambda wrong=wrong: wrong, budgets=budgets, **how)  # type: ignore[misc, arg-type]

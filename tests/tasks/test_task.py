@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.tasks.task import PRESETS, TrainingSettings, load_task, task_to_toml
+from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -18,7 +18,7 @@ from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import public_order
-from gdpfed.training.clients.cohort import ClientData, LocalTraining, local_batches
+from gdpfed.training.clients.blocks import ClientData, LocalTraining, local_batches
 from gdpfed.training.rounds import RoundRecord, TrainingState
 
 __all__ = ["reference_round"]

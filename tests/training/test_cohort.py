@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training.clients.blocks import BlockTrainer
-from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.blocks import BlockTrainer, ClientData, LocalTraining, flat_parameters, local_batches
+from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine, chosen_device
 from gdpfed.training.clients.layers import LayeredModel
 from tests.training.worlds import World, members, world
@@ -199,7 +199,8 @@ import resource, sys
 import numpy as np, torch
 from gdpfed.tasks.models import build_model
 from gdpfed.training.clients.blocks import BlockTrainer
-from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters
+from gdpfed.training.clients.cohort import CohortTrainer
 torch.set_num_threads(1)
 model = build_model("small-cnn", seed=0)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import METHODS
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.training.clients.cohort import ClientData, local_batches
+from gdpfed.training.clients.blocks import ClientData, local_batches
 from gdpfed.training.releases.float_sums import with_noise
 from gdpfed.training.rounds import sparsified
 from tests.training import checkers

@@ -32,7 +32,7 @@ class Mechanism:
     std: Callable[[Group, int], float] = lambda group, _: group.noise_multiplier * group.clip_norm
     place: Callable[[int], int] = lambda place: place
     round_number: Callable[[int], int] = lambda round_number: round_number
-    clip: Callable[[Tensor, float], Tensor] = lambda rows, bound: mechanism.clip(rows, clip_norm=bound)
+    clip: Callable[[Tensor, float], Tensor] = lambda rows, bound: mechanism.clip(rows, clip_norm=bound)[0]
     clip_sum: bool = False
     draw: Callable[[Tensor], Tensor] = lambda noise: noise
 
@@ -61,7 +61,7 @@ def by_minimum(rows: Tensor, bound: float) -> Tensor:
 
 
 def by_coordinate(rows: Tensor, bound: float) -> Tensor:
-    return mechanism.clip(rows, clip_norm=math.inf).clamp(-bound, bound)
+    return mechanism.clip(rows, clip_norm=math.inf)[0].clamp(-bound, bound)
 
 
 # In a sum of r shares each share has std sigma C / sqrt(r); with sigma C / r the sum has sigma C / sqrt(r).
@@ -86,13 +86,13 @@ NOISE_MISTAKES = {
 CONTRIBUTION_MISTAKES = {
     "no clip": Mechanism(clip=lambda rows, _: rows),
     "clip each coordinate": Mechanism(clip=by_coordinate),
-    "clip to twice the norm": Mechanism(clip=lambda rows, bound: mechanism.clip(rows, clip_norm=2 * bound)),
+    "clip to twice the norm": Mechanism(clip=lambda rows, bound: mechanism.clip(rows, clip_norm=2 * bound)[0]),
     "clip after noise": Mechanism(clip_sum=True),
 }
 NON_FINITE_MISTAKES = {
     "unclipped NaN": Mechanism(clip=unbounded_if_nan),
     "minimum with 1": Mechanism(clip=by_minimum),
-    "NaN to numbers": Mechanism(clip=lambda rows, bound: mechanism.clip(rows.nan_to_num(), clip_norm=bound)),
+    "NaN to numbers": Mechanism(clip=lambda rows, bound: mechanism.clip(rows.nan_to_num(), clip_norm=bound)[0]),
 }
 
 

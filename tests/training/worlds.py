@@ -18,7 +18,8 @@ from gdpfed.privacy.budgets import parse_compact
 from gdpfed.tasks.features import Scattering
 from gdpfed.tasks.models import CharLSTM
 from gdpfed.training import rounds
-from gdpfed.training.clients.cohort import ClientData, CohortTrainer, LocalTraining, flat_parameters
+from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters
+from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.releases.float_sums import float_release
 from gdpfed.training.rounds import RoundRecord, TrainingState, initial_state
 from gdpfed.training.sampling import simulated, tossed

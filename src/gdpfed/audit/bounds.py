@@ -126,29 +126,23 @@ def judge(
     measure_noise: bool = True,
 ) -> CanaryFinding:
     """Chooses tests on one half of the canaries and judges them on the other; wrong with probability alpha at most."""
-    planned = family.curve(1.0)
     # Two tests, and two rates of each, are bounded.
     each = alpha / 4
     tests, lower, upper = _candidates(canaries, alpha=each)
     by_epsilon = int(np.argmax(epsilon_from_rates(lower, upper, delta=delta) + 1e-9 * (lower - upper)))
     by_curve = _most_telling(family, lower, upper)
-    hit, missed = _rates(canaries, tests[by_epsilon], alpha=each)
-    epsilon_lower = float(epsilon_from_rates(hit, missed, delta=delta))
-    true_positives, false_positives = _rates(canaries, tests[by_curve], alpha=each)
-    noise = None
-    if measure_noise:
-        rates = {"true_positives": true_positives, "false_positives": false_positives}
-        noise = noise_left(lambda fraction: not family.curve(fraction).allows(**rates))
+    epsilon_lower = float(epsilon_from_rates(**_rates(canaries, tests[by_epsilon], alpha=each), delta=delta))
+    rates = _rates(canaries, tests[by_curve], alpha=each)
+    noise = noise_left(lambda fraction: not family.curve(fraction).allows(**rates)) if measure_noise else None
     return CanaryFinding(
         claim=claim,
         epsilon_lower=epsilon_lower,
         curve_claim=family.epsilon(1.0),
         curve_lower=family.epsilon(noise) if noise is not None else 0.0,
         noise_at_most=noise,
-        curve_contradicted=not planned.allows(true_positives=true_positives, false_positives=false_positives),
+        curve_contradicted=not family.curve(1.0).allows(**rates),
         score=tests[by_curve].score,
-        true_positives=true_positives,
-        false_positives=false_positives,
+        **rates,
         num_canaries=len(canaries.inside),
         alpha=alpha,
     )
@@ -193,13 +187,13 @@ def _thresholds(values: FloatArray) -> FloatArray:
     return distinct[indices]
 
 
-def _rates(canaries: ScoredCanaries, test: _Test, *, alpha: float) -> tuple[float, float]:
+def _rates(canaries: ScoredCanaries, test: _Test, *, alpha: float) -> dict[str, float]:
     """A lower bound on the true and an upper bound on the false positive rate, from the half that chose nothing."""
     says = (test.sign * canaries.scores[test.score] >= test.threshold)[~canaries.choose]
     is_positive = (canaries.inside == (test.sign == 1))[~canaries.choose]
     lower, _ = clopper_pearson(int(says[is_positive].sum()), int(is_positive.sum()), alpha=alpha)
     _, upper = clopper_pearson(int(says[~is_positive].sum()), int((~is_positive).sum()), alpha=alpha)
-    return float(lower), float(upper)
+    return {"true_positives": float(lower), "false_positives": float(upper)}
 
 
 def noise_left(ruled_out: Callable[[float], bool]) -> float | None:

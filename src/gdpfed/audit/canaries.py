@@ -38,7 +38,7 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.audit.bounds import ScoredCanaries, judge
-from gdpfed.audit.integer_release import IntegerRelease, SeenByTheServer, every_size_complete
+from gdpfed.audit.integer_release import SeenByTheServer, every_size_complete, integer_release
 from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray, FloatArray
 from gdpfed.audit.scores import one_coin_scores, release_scores, repeat_scores, server_scores
 from gdpfed.errors import InputError
@@ -68,26 +68,14 @@ class MakeRelease(Protocol):
     """Makes what releases sums of so many coordinates, with such losses."""
 
     def __call__(
-        self,
-        plan: Plan,
-        assignment: IntArray,
-        updates: Updates,
-        /,
-        *,
-        seed: int,
-        num_params: int,
-        tolerance: Tolerance,
+        self, plan: Plan, assignment: IntArray, updates: Updates, /, *, seed: int, num_params: int, tolerance: Tolerance
     ) -> Release:
         """For one plan and its clients."""
         ...
 
 
-class Toss(Protocol):
-    """Of those asked, trains whose coin says so: `training.sampling.tossed`."""
-
-    def __call__(self, updates: Updates, plan: Plan, assignment: IntArray, *, seed: int) -> Updates:
-        """For one plan and its clients."""
-        ...
+# Of those asked, trains whose coin says so: `training.sampling.tossed`, of updates, a plan, its clients and a seed.
+Toss = Callable[..., Updates]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,13 +94,17 @@ class Observed:
 Tells = Callable[[Observed, Group, int], dict[str, FloatArray]]
 
 
+def _float_release(plan: Plan, assignment: IntArray, updates: Updates, /, *, seed: int, **_: object) -> Release:
+    return float_release(plan, assignment, updates, seed=seed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CanaryPath:
     """What canaries are sent through. Only controls change anything: ``plan`` is what the mechanism obeys where that is
     not the plan that is claimed, ``noise_round`` the round whose noise is used, ``toss`` the coins of a rotation, and
     ``tells`` what the server is told besides."""
 
-    make_release: MakeRelease
+    make_release: MakeRelease = _float_release
     plan: Callable[[Plan], Plan] = lambda plan: plan
     noise_round: Callable[[int], int] = lambda round_number: round_number
     toss: Toss = tossed_by_clients
@@ -123,12 +115,8 @@ class CanaryPath:
 Views = dict[str, ScoredCanaries]
 Scores = dict[str, dict[str, FloatArray]]
 
-float_path = CanaryPath(
-    make_release=lambda plan, assignment, updates, *, seed, **_sizes: float_release(
-        plan, assignment, updates, seed=seed
-    )
-)
-integer_path = CanaryPath(make_release=IntegerRelease)
+float_path = CanaryPath()
+integer_path = CanaryPath(make_release=integer_release)
 PATHS = {"float": float_path, "integer": integer_path}
 MECHANISMS = tuple(PATHS)
 
@@ -187,8 +175,8 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
         known = released.server_sums if isinstance(released, SeenByTheServer) else released.sums
         server_sums[round_number] = known[audited.sum_index].numpy()
     stds, server_stds = sums / group.noise_std, server_sums / group.noise_std
-    seen = Observed(sums=stds, server_sums=server_stds, taking_part=asked, inside=inside)
-    return replace(seen, taking_part=taking_part, asked=asked) if plan.is_rotation else seen
+    rounds = {"taking_part": taking_part, "asked": asked} if plan.is_rotation else {"taking_part": asked}
+    return Observed(sums=stds, server_sums=server_stds, inside=inside, **rounds)
 
 
 def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Views:
@@ -208,15 +196,13 @@ def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Toleran
 def likelihood_ratios(seen: Observed, group: Group) -> dict[str, FloatArray]:
     """By view, what no other test of the planned mechanism does better than."""
     noise = group.noise_multiplier
+    planned = functools.partial(
+        release_scores, noise_multiplier=noise, sampling_rate=group.sampling_rate, asked=seen.asked
+    )
     if seen.asked is not None:
-        planned = functools.partial(
-            release_scores, noise_multiplier=noise, sampling_rate=group.sampling_rate, asked=seen.asked
-        )
         return {"release": planned(seen.sums), "server": planned(seen.server_sums)}
-    return {
-        "release": release_scores(seen.sums, noise_multiplier=noise, sampling_rate=group.sampling_rate),
-        "server": server_scores(seen.server_sums, seen.taking_part, noise_multiplier=noise),
-    }
+    server = server_scores(seen.server_sums, seen.taking_part, noise_multiplier=noise)
+    return {"release": planned(seen.sums), "server": server}
 
 
 def _scores(seen: Observed, group: Group, *, choose: BoolArray, told: dict[str, FloatArray]) -> Scores:

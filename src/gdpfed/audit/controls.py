@@ -25,9 +25,9 @@ import torch
 from numpy.typing import NDArray
 
 from gdpfed import streams
-from gdpfed.audit.canaries import CanaryPath, MakeRelease, Observed, float_path
+from gdpfed.audit.canaries import CanaryPath, MakeRelease, Observed
 from gdpfed.audit.equivocation import ONE_LIAR
-from gdpfed.audit.integer_release import IntegerRelease
+from gdpfed.audit.integer_release import integer_release
 from gdpfed.audit.populations import Sampler
 from gdpfed.audit.privacy_curves import AuditedGroup, FloatArray
 from gdpfed.audit.scores import release_scores, server_scores
@@ -156,33 +156,27 @@ def _moments(seen: Observed, group: Group, seed: int) -> dict[str, FloatArray]:
 CONTROLS: tuple[Control, ...] = (
     Control(
         name="noise shares divided by the cohort, not by its root",
-        path=CanaryPath(make_release=functools.partial(IntegerRelease, share_variance=_divided_by_the_cohort)),
+        path=CanaryPath(make_release=functools.partial(integer_release, share_variance=_divided_by_the_cohort)),
     ),
-    Control(
-        name="updates clipped at three times the norm", path=dataclasses.replace(float_path, plan=_thrice_the_clip_norm)
-    ),
+    Control(name="updates clipped at three times the norm", path=CanaryPath(plan=_thrice_the_clip_norm)),
     Control(name="a cohort of fixed size", sampling=("poisson",), sampler=_fixed_size),
     Control(name="no noise", path=CanaryPath(make_release=_without_noise)),
-    Control(name="one noise key for all rounds", path=dataclasses.replace(float_path, noise_round=lambda _round: 0)),
+    Control(name="one noise key for all rounds", path=CanaryPath(noise_round=lambda _round: 0)),
     Control(
-        name="zeros for a lost sum", sampling=("poisson",), losing=functools.partial(IntegerRelease, lost_sum=_zeros)
+        name="zeros for a lost sum", sampling=("poisson",), losing=functools.partial(integer_release, lost_sum=_zeros)
     ),
     Control(name="a quorum of n // 2 + 1 with a colluder", believed=_NobodyLies(dropout_rate=ONE_LIAR.dropout_rate)),
-    Control(
-        name="coins known to the server", sampling=("rotation",), path=dataclasses.replace(float_path, tells=_coins)
-    ),
-    Control(
-        name="one coin for a whole run", sampling=("rotation",), path=dataclasses.replace(float_path, toss=_one_coin)
-    ),
+    Control(name="coins known to the server", sampling=("rotation",), path=CanaryPath(tells=_coins)),
+    Control(name="one coin for a whole run", sampling=("rotation",), path=CanaryPath(toss=_one_coin)),
     Control(
         name="no noise of those who send zero",
         sampling=("rotation",),
-        path=CanaryPath(make_release=functools.partial(IntegerRelease, zeros_add_noise=False)),
+        path=CanaryPath(make_release=functools.partial(integer_release, zeros_add_noise=False)),
     ),
-    Control(name="the coin in a hash", sampling=("rotation",), path=dataclasses.replace(float_path, tells=_hashes)),
+    Control(name="the coin in a hash", sampling=("rotation",), path=CanaryPath(tells=_hashes)),
     Control(
         name="answers that come early where nothing was trained",
         sampling=("rotation",),
-        path=dataclasses.replace(float_path, tells=_moments),
+        path=CanaryPath(tells=_moments),
     ),
 )

@@ -134,12 +134,8 @@ class LyingServer:
         needed = self._roster.topology.quorum - 1
         self._tell(honest[:needed], lost=())
         self._tell(honest[needed:], lost=tuple(self.victims))
-        alone = {victim: self._alone(victim) for victim in self.victims}
-        return Reading(
-            alone={victim: read for victim, read in alone.items() if read is not None},
-            total=self._total(secrets),
-            refusals=self._refusals,
-        )
+        alone = {victim: read for victim in self.victims if (read := self._alone(victim)) is not None}
+        return Reading(alone=alone, total=self._total(secrets), refusals=self._refusals)
 
     def _tell(self, asked: Iterable[int], *, lost: tuple[int, ...]) -> None:
         """One story. The colluder signs it, and gives its shares, whoever else does."""

@@ -28,7 +28,7 @@ from gdpfed import streams
 from gdpfed.audit.auditor import check_auditable
 from gdpfed.audit.canaries import TOO_LONG, Observed, likelihood_ratios, observe_ideal, of_size, tossed
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
-from gdpfed.audit.privacy_curves import AuditedGroup
+from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan, SamplingKind
 from gdpfed.planning.plan_file import plan_hash
@@ -98,6 +98,10 @@ def _directions(num_canaries: int, num_params: int, seed: int) -> Tensor:
     return torch.from_numpy(drawn)
 
 
+def _fair_coins(seed: int, num_canaries: int) -> BoolArray:
+    return streams.generator(seed, "groups").random(num_canaries) < 0.5
+
+
 def train_with_canaries(
     simulation: Simulation,
     *,
@@ -114,7 +118,7 @@ def train_with_canaries(
         larger = of_size(simulation.plan, place, group.num_clients + num_canaries, others_stay=True)
         simulation = dataclasses.replace(simulation, plan=larger)
     plan = simulation.plan
-    inside = streams.generator(seed + _CANARIES, "groups").random(num_canaries) < 0.5
+    inside = _fair_coins(seed + _CANARIES, num_canaries)
     directions = _directions(num_canaries, simulation.trainer.num_params, seed)
     present = np.arange(num_canaries) if plan.is_rotation else np.flatnonzero(inside)
     assignment = np.concatenate([simulation.assignment, np.full(len(present), place, dtype=np.int64)])
@@ -165,13 +169,6 @@ def train_with_canaries(
     )
 
 
-def _ideal(audited: AuditedGroup) -> Observed:
-    """Orthogonal canaries, nobody else, exact noise."""
-    addressed = dataclasses.replace(audited, seed=audited.seed + 2 * _CANARIES)
-    inside = streams.generator(addressed.seed, "groups").random(audited.num_canaries) < 0.5
-    return observe_ideal(addressed, inside=inside)
-
-
 def _judged(audited: AuditedGroup, seen: Observed, *, alpha: float) -> dict[str, OneRunFinding]:
     scores, claims = likelihood_ratios(seen, audited.group), audited.claims()
     each = alpha / len(claims)
@@ -205,6 +202,9 @@ def audit_training(
         simulation.trainer.close()
         torch.set_num_threads(threads)
     audited = AuditedGroup(plan=plan, group_index=place, num_canaries=num_canaries, seed=seed)
+    # Orthogonal canaries, nobody else, exact noise.
+    faultless = dataclasses.replace(audited, seed=seed + 2 * _CANARIES)
+    ideal = observe_ideal(faultless, inside=_fair_coins(faultless.seed, num_canaries))
     return TrainingAudit(
         title=task.title,
         method=plan.method,
@@ -219,6 +219,6 @@ def audit_training(
         delta=audited.group.delta,
         accuracy=observed.evaluation.accuracy,
         findings=_judged(audited, observed, alpha=alpha),
-        tight=_judged(audited, _ideal(audited), alpha=alpha),
+        tight=_judged(audited, ideal, alpha=alpha),
         seconds=time.perf_counter() - started,
     )

@@ -46,7 +46,7 @@ from gdpfed.secure.session import LARGEST_COHORT
 from gdpfed.training.releases.secure_sums import MAX_ATTEMPTS, SERVER, vanishing
 from gdpfed.training.rounds import IntArray, Released, TrainingState, Updates, cohort_sizes
 
-__all__ = ["Course", "IntegerRelease", "SeenByTheServer", "course_of", "every_size_complete"]
+__all__ = ["Course", "SeenByTheServer", "course_of", "every_size_complete", "integer_release"]
 
 # Of a planned sum, and with the server's randomness: a sum mod 2^32.
 LostSum = Callable[..., NDArray[np.uint32]]
@@ -111,69 +111,59 @@ def _planned_once(plan: Plan, num_params: int, tolerance: Tolerance) -> tuple[Pl
     return tuple(planned_sums(plan, num_params=num_params, tolerance=tolerance))
 
 
-class IntegerRelease:
+def integer_release(
+    plan: Plan,
+    assignment: IntArray,
+    updates: Updates,
+    *,
+    seed: int,
+    num_params: int,
+    tolerance: Tolerance | None = None,
+    share_variance: Callable[[NoiseShare], int] = lambda share: share.variance,
+    lost_sum: LostSum = empty_sum,
+    zeros_add_noise: bool = True,
+) -> Callable[[TrainingState, IntArray], SeenByTheServer]:
     """Releases the sums of one plan. Only controls change ``share_variance``, what a client makes of its share's size,
     ``lost_sum``, what is released where a sum is given up, and whether those who send zero add noise."""
+    bearing = tolerance or every_size_complete()
+    all_planned = _planned_once(plan, num_params, bearing)
 
-    def __init__(
-        self,
-        plan: Plan,
-        assignment: IntArray,
-        updates: Updates,
-        *,
-        seed: int,
-        num_params: int,
-        tolerance: Tolerance | None = None,
-        share_variance: Callable[[NoiseShare], int] = lambda share: share.variance,
-        lost_sum: LostSum = empty_sum,
-        zeros_add_noise: bool = True,
-    ) -> None:
-        self._plan, self._assignment, self._updates, self._seed = plan, assignment, updates, seed
-        self._tolerance = tolerance or every_size_complete()
-        self._planned = _planned_once(plan, num_params, self._tolerance)
-        self._share_variance, self._lost_sum, self._zeros_add_noise = share_variance, lost_sum, zeros_add_noise
-        self._attempts = 1 if plan.is_rotation else MAX_ATTEMPTS
-
-    def __call__(self, state: TrainingState, clients: IntArray) -> SeenByTheServer:
+    def release(state: TrainingState, clients: IntArray) -> SeenByTheServer:
         """One integer sum for each planned one."""
-        round_number, seed, assignment = state.round_number, self._seed, self._assignment
         sums = []
-        for planned in self._planned:
-            cohort = [int(client) for client in clients if assignment[client] in planned.groups]
+        for planned in all_planned:
             course = course_of(
-                cohort,
-                tolerance=self._tolerance,
+                [int(client) for client in clients if assignment[client] in planned.groups],
+                tolerance=bearing,
                 seed=seed,
-                round_number=round_number,
-                smallest=self._smallest(planned),
-                attempts=self._attempts,
+                round_number=state.round_number,
+                # Anybody, but in a rotation.
+                smallest=smallest_roster(plan, [plan.groups[number] for number in planned.groups]),
+                attempts=1 if plan.is_rotation else MAX_ATTEMPTS,
             )
-            sums.append(_Sum(planned, course, self._tolerance, seed=seed, round_number=round_number))
+            sums.append(_Sum(planned, course, bearing, seed=seed, round_number=state.round_number))
         sum_of = {client: one for one in sums for client in one.course.arrived}
         sent_zero = set(sum_of)
-        for chunk, moved in self._updates(state, np.array(sorted(sum_of), dtype=np.int64)):
+        for chunk, moved in updates(state, np.array(sorted(sum_of), dtype=np.int64)):
             for client, row in zip(chunk.tolist(), moved, strict=True):
                 one = sum_of[client]
                 sent_zero.discard(client)
                 values = encode(row.numpy(), one.planned.encoding(int(assignment[client])))
-                one.contribute(client, values, variance=self._share_variance(one.share))
-        if self._plan.is_rotation and self._zeros_add_noise:
+                one.contribute(client, values, variance=share_variance(one.share))
+        if plan.is_rotation and zeros_add_noise:
             for client in sorted(sent_zero):
                 one = sum_of[client]
                 zero = np.zeros(one.planned.num_params, dtype=np.int64)
-                one.contribute(client, zero, variance=self._share_variance(one.share))
-        released = [one.released(self._lost_sum) for one in sums]
+                one.contribute(client, zero, variance=share_variance(one.share))
+        released = [one.released(lost_sum) for one in sums]
         return SeenByTheServer(
             sums=[torch.from_numpy(total) for total, _ in released],
             server_sums=[torch.from_numpy(seen) for _, seen in released],
             clients=clients,
-            cohort=cohort_sizes(self._plan, assignment, clients),
+            cohort=cohort_sizes(plan, assignment, clients),
         )
 
-    def _smallest(self, planned: PlannedSum) -> int:
-        """In a rotation what the plan says, of those whom the sum asks; else anybody."""
-        groups = [self._plan.groups[number] for number in planned.groups]
-        return smallest_roster(self._plan, groups) if self._plan.is_rotation else 1
+    return release
 
 
 class _Sum:

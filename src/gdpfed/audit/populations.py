@@ -24,6 +24,7 @@ Guarantees (tests of the same name):
   zeros_tell_of_somebody           a path that releases zeros for a lost sum is.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -126,17 +127,8 @@ def _released(audited: AuditedGroup, colluders: float, make_release: MakeRelease
     alone, position = audited.plan, audited.group_index
     if alone.release != "pooled":
         alone, position = replace(alone, groups=(alone.groups[position],)), 0
-    tolerance = every_size_complete(dropout=LOSS_RATE, colluders=colluders)
-    size = rounds * NUM_LOSSY * _NUM_PARAMS
-    nobody = np.zeros(0, dtype=np.int64)
+    make = functools.partial(make_release, tolerance=every_size_complete(dropout=LOSS_RATE, colluders=colluders))
     seeds = seed * SEEDS + _POPULATIONS
-    release = make_release(
-        alone, nobody, lambda _state, _clients: iter(()), seed=seeds, num_params=size, tolerance=tolerance
-    )
-    empty = release(initial_state(torch.zeros(size), 0), nobody)
-    sums = empty.sums[0].numpy().reshape(rounds, NUM_LOSSY, _NUM_PARAMS)
-    state = initial_state(torch.zeros(_NUM_PARAMS), 1)
-    client, assignment = np.zeros(1, dtype=np.int64), np.full(1, position, dtype=np.int64)
     update = torch.zeros((1, _NUM_PARAMS), dtype=torch.float64)
     update[0, 0] = alone.groups[position].clip_norm
 
@@ -144,6 +136,12 @@ def _released(audited: AuditedGroup, colluders: float, make_release: MakeRelease
         if len(clients):
             yield clients, update
 
+    size, nobody = rounds * NUM_LOSSY * _NUM_PARAMS, np.zeros(0, dtype=np.int64)
+    release = make(alone, nobody, updates, seed=seeds, num_params=size)
+    empty = release(initial_state(torch.zeros(size), 0), nobody)
+    sums = empty.sums[0].numpy().reshape(rounds, NUM_LOSSY, _NUM_PARAMS)
+    state = initial_state(torch.zeros(_NUM_PARAMS), 1)
+    client, assignment = np.zeros(1, dtype=np.int64), np.full(1, position, dtype=np.int64)
     members = np.full(num_inside, position, dtype=np.int64)
     participations = np.zeros(num_inside, dtype=np.int64)
     for round_number in range(rounds):
@@ -151,14 +149,7 @@ def _released(audited: AuditedGroup, colluders: float, make_release: MakeRelease
         sampled = sample_clients(alone, members, participations, seed=seed, round_number=round_number)
         participations[sampled] += 1
         for population in sampled.tolist():
-            release = make_release(
-                alone,
-                assignment,
-                updates,
-                seed=seeds + 1 + population,
-                num_params=_NUM_PARAMS,
-                tolerance=tolerance,
-            )
+            release = make(alone, assignment, updates, seed=seeds + 1 + population, num_params=_NUM_PARAMS)
             released = release(replace(state, round_number=round_number), client)
             sums[round_number, population] = released.sums[0].numpy()
     return sums

@@ -17,7 +17,7 @@ Guarantees (tests of the same name):
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,43 +88,33 @@ class ReleaseFamily:
 
     def curve(self, fraction: float) -> PrivacyCurve:
         """As the protocol says; pessimistic by the grid."""
-        mechanism = self.mechanism
-        return _release_curve(mechanism.noise_multiplier * fraction, mechanism.sampling_rate, mechanism.num_rounds)
+        return _released(self, fraction)[0]
 
     def epsilon(self, fraction: float) -> float:
         """As the protocol says; what the grid adds at most is taken off."""
-        mechanism = self.mechanism
-        noise_multiplier = mechanism.noise_multiplier * fraction
-        return _release_epsilon(noise_multiplier, mechanism.sampling_rate, mechanism.num_rounds, self.delta)
+        return _released(self, fraction)[1]
 
 
 @functools.lru_cache(maxsize=256)
-def _release_curve(noise_multiplier: float, sampling_rate: float, num_rounds: int) -> PrivacyCurve:
-    if sampling_rate == 1:
-        deltas = gaussian_delta(_EPSILONS, math.sqrt(num_rounds) / noise_multiplier)
-        return PrivacyCurve(epsilons=_EPSILONS, deltas=deltas)
-    composed, _ = _composed(noise_multiplier, sampling_rate, num_rounds)
-    return PrivacyCurve(epsilons=_EPSILONS, deltas=np.asarray(composed.get_delta_for_epsilon(_EPSILONS)))
-
-
-@functools.lru_cache(maxsize=256)
-def _release_epsilon(noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    if sampling_rate == 1:
-        return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
-    composed, interval = _composed(noise_multiplier, sampling_rate, num_rounds)
-    epsilon = float(composed.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds)))
-    return max(epsilon - num_rounds * interval**2, 0.0)
-
-
-def _composed(noise_multiplier: float, sampling_rate: float, num_rounds: int) -> tuple[Any, float]:
-    """The loss distribution of all rounds, and the interval of its grid."""
+def _released(family: ReleaseFamily, fraction: float) -> tuple[PrivacyCurve, float]:
+    """Curve and epsilon, which are of one composition."""
+    noise, num_rounds = family.mechanism.noise_multiplier * fraction, family.mechanism.num_rounds
+    if family.mechanism.sampling_rate == 1:
+        deltas = gaussian_delta(_EPSILONS, math.sqrt(num_rounds) / noise)
+        epsilon = gaussian_epsilon(noise_multiplier=noise, num_releases=num_rounds, delta=family.delta)
+        return PrivacyCurve(epsilons=_EPSILONS, deltas=deltas), epsilon
     from gdpfed.privacy import pld
 
     interval = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
     composed = pld.composed_distribution(
-        noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds, grid_interval=interval
+        noise_multiplier=noise,
+        sampling_rate=family.mechanism.sampling_rate,
+        num_rounds=num_rounds,
+        grid_interval=interval,
     )
-    return composed, interval
+    epsilon = float(composed.get_epsilon_for_delta(delta_after_rounding(family.delta, num_rounds)))
+    deltas = np.asarray(composed.get_delta_for_epsilon(_EPSILONS))
+    return PrivacyCurve(epsilons=_EPSILONS, deltas=deltas), max(epsilon - num_rounds * interval**2, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,13 +200,11 @@ class AuditedGroup:
     def claims(self) -> dict[str, tuple[CurveFamily, float]]:
         """For both views its curves, and the epsilon that the plan claims at the group's delta. In a rotation they are
         the same: the server knows who was asked, as everybody does, and not the coins."""
-        if self.plan.is_rotation:
-            both = ReleaseFamily(mechanism=self.mechanism, delta=self.group.delta)
-            return {"release": (both, self.group.epsilon_release), "server": (both, self.group.epsilon_server)}
-        server = ServerFamily(
-            mechanism=self.mechanism, delta=self.group.delta, max_participations=self.plan.max_participations
-        )
-        return {
-            "release": (ReleaseFamily(mechanism=self.mechanism, delta=self.group.delta), self.group.epsilon_release),
-            "server": (server, self.group.epsilon_server),
-        }
+        mechanism, group = self.mechanism, self.group
+        release: CurveFamily = ReleaseFamily(mechanism=mechanism, delta=group.delta)
+        server = release
+        if not self.plan.is_rotation:
+            server = ServerFamily(
+                mechanism=mechanism, delta=group.delta, max_participations=self.plan.max_participations
+            )
+        return {"release": (release, group.epsilon_release), "server": (server, group.epsilon_server)}

@@ -22,9 +22,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.planning.plan import Plan
-
-__all__ = ["diagonals", "effective_signal_to_noise", "noise_factors"]
+__all__ = ["diagonals", "noise_factors"]
 
 FloatArray = NDArray[np.float64]
 
@@ -37,23 +35,12 @@ def diagonals(bands: int) -> FloatArray:
 
 def noise_factors(bands: int, round_number: int) -> FloatArray:
     """How much of the independent noise of rounds 0 to ``round_number`` is in that round's: a row of C^-1."""
-    factors = np.zeros((round_number + 1, round_number + 1))
+    # All diagonals of C^-1 are constant, as those of C: its first column says all.
+    factors = np.zeros(round_number + 1)
     below = diagonals(bands)
     for row in range(round_number + 1):
-        factors[row, row] = 1.0
+        factors[row] = row == 0
         for step in range(1, min(row, bands - 1) + 1):
             factors[row] -= below[step] * factors[row - step]
         factors[row] /= below[0]
-    last: FloatArray = factors[-1]
-    return last
-
-
-def effective_signal_to_noise(plan: Plan) -> float:
-    """That of independent noise which leaves as much of itself in the model, on average over the rounds."""
-    if plan.bands is None:
-        return plan.signal_to_noise
-    rows = np.zeros((plan.num_rounds, plan.num_rounds))
-    for number in range(plan.num_rounds):
-        rows[number, : number + 1] = noise_factors(plan.bands, number)
-    left = (np.cumsum(rows, axis=0) ** 2).sum(axis=1).mean()
-    return plan.signal_to_noise * math.sqrt((plan.num_rounds + 1) / 2 / float(left))
+    return factors[::-1].copy()

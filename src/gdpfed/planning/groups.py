@@ -14,17 +14,21 @@ Beyond 2,048 distinct budgets boundaries are first sought on 2,048 quantiles, th
 until none improves.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning.noise_curves import noise_by_epsilon
+from gdpfed.errors import InputError, PrivacyError, expect
+from gdpfed.planning.noise_curves import noise_curve
 from gdpfed.planning.plan import ReleaseKind
 from gdpfed.planning.settings import AUTO_GROUPS, PlanSettings
+from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.calibrate import rough_noise_multiplier
 from gdpfed.privacy.rounding import allowance
 
 __all__ = [
@@ -61,6 +65,10 @@ class Members:
     mean_waste: float
     max_waste: float
 
+    def budget(self, num_rounds: int, accountant: Accountant) -> dict[str, Any]:
+        """What a calibration has to keep: the arguments of `noise_multiplier_for` and the like."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "num_rounds": num_rounds, "accountant": accountant}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grouping:
@@ -85,6 +93,11 @@ class Grouping:
         """At which failure probability."""
         return tuple(group.delta for group in self.groups)
 
+    def cut_off(self, level: float) -> "Grouping":
+        """The same groups, none of which may spend more than ``level``."""
+        groups = tuple(dataclasses.replace(each, epsilon=min(each.epsilon, level)) for each in self.groups)
+        return dataclasses.replace(self, groups=groups)
+
 
 def make_groups(budgets: Budgets, settings: PlanSettings, *, release: ReleaseKind) -> Grouping:
     """The groups by the rule in the settings; "auto" takes each distinct budget, or chooses where they are many."""
@@ -102,12 +115,16 @@ def make_groups(budgets: Budgets, settings: PlanSettings, *, release: ReleaseKin
         budgets,
         delta,
         max_groups=rule,
-        noise_curve=noise_by_epsilon(
+        noise_curve=noise_curve(
+            lambda epsilon: rough_noise_multiplier(
+                epsilon=epsilon,
+                delta=float(budgets.deltas_or(delta).min()),
+                sampling_rate=settings.participation,
+                num_rounds=settings.num_rounds,
+                accountant=settings.accountant,
+            ),
             low=float(budgets.epsilons.min()),
             high=float(budgets.epsilons.max()),
-            delta=float(budgets.deltas_or(delta).min()),
-            sampling_rate=settings.participation,
-            num_rounds=settings.num_rounds,
             accountant=settings.accountant,
         ),
         value=pooled_value if release == "pooled" else separate_value,
@@ -223,8 +240,7 @@ def group_by_distinct(budgets: Budgets, default_delta: float, *, min_size: int =
 
 
 def _check_min_size(min_size: int, num_clients: int) -> None:
-    if not 1 <= min_size <= num_clients:
-        raise InputError(f"expected min_group_size from 1 to the {num_clients} clients, got min_group_size={min_size}")
+    expect(1 <= min_size <= num_clients, f"min_group_size from 1 to the {num_clients} clients", min_group_size=min_size)
 
 
 def pooled_value(sizes: FloatArray, signal_per_client: FloatArray) -> FloatArray:
@@ -247,8 +263,7 @@ def choose_groups(
     min_size: int = 1,
 ) -> Grouping:
     """The contiguous partition into at most ``max_groups`` groups with the largest total ``value``."""
-    if not 1 <= max_groups <= MAX_GROUPS:
-        raise InputError(f"expected at least one group and at most {MAX_GROUPS}, got groups={max_groups}")
+    expect(1 <= max_groups <= MAX_GROUPS, f"at least one group and at most {MAX_GROUPS}", groups=max_groups)
     _check_min_size(min_size, len(budgets))
     epsilons, counts = np.unique(budgets.epsilons, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)

@@ -24,25 +24,25 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.planning import asks
 from gdpfed.planning.groups import FloatArray, Grouping, Members, group_everyone, make_groups
-from gdpfed.planning.noise_curves import noise_by_rate
+from gdpfed.planning.noise_curves import NoiseCurve, noise_curve
 from gdpfed.planning.own_methods import own_method, own_names, planned_by
 from gdpfed.planning.people import PersonLoss, assignment_digest, linked_counts, spreads_of
 from gdpfed.planning.person_limit import PersonLimit
-from gdpfed.planning.plan import ADJACENCIES, Group, Plan, ReleaseKind, SamplingKind, guaranteed
+from gdpfed.planning.plan import ADJACENCIES, Group, Plan, ReleaseKind, guaranteed
 from gdpfed.planning.rates import largest_rates, paper_rates, sample_rates, snr_rates, uniform_rates
 from gdpfed.planning.settings import KeepRule, PlanSettings, RateRule
 from gdpfed.planning.sparsity import check_keep_fractions, closed_form_keep_fractions, default_keep_fractions
 from gdpfed.planning.weights import WEIGHTS, pooled_signal_to_noise, signal_to_noise
 from gdpfed.privacy.accountant import accountant_version
 from gdpfed.privacy.budgets import Budgets
-from gdpfed.privacy.calibrate import noise_multiplier_for
+from gdpfed.privacy.calibrate import noise_multiplier_for, rough_noise_multiplier
 
 # Of those asked: with fewer in a sum the noise of the others would have to be larger.
 _MIN_ROSTER = 0.5
@@ -139,13 +139,19 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
     release = settings.release or method.release
     if release == "pooled" and settings.weights is not None:
         raise InputError("a pooled sum has one weight: leave weights out")
-    sampling: SamplingKind = "poisson"
     of_a_client, asked = settings, 1.0
+    rotation: dict[str, Any] = {}
     if settings.against == "server" and method.is_private and settings.asks and settings.trainings:
         # A client is in as many releases as it is asked for, in each with the probability of its coin.
-        sampling, asked = "rotation", settings.asks / settings.num_rounds
-        coin = settings.trainings / settings.asks
+        asked, coin = settings.asks / settings.num_rounds, settings.trainings / settings.asks
         of_a_client = dataclasses.replace(settings, num_rounds=settings.asks, participation=coin)
+        rotation = {
+            "sampling": "rotation",
+            "adjacency": ADJACENCIES["rotation"],
+            "asks": settings.asks,
+            "min_roster": _MIN_ROSTER,
+            "bands": _bands(settings) if settings.correlated_noise else None,
+        }
     if method.has_one_group:
         grouping = group_everyone(budgets, budgets.default_delta if settings.delta is None else settings.delta)
     else:
@@ -164,11 +170,7 @@ def _planned(budgets: Budgets, settings: PlanSettings) -> Plan:
             grouping=grouping.rule,
             release=release,
             num_rounds=settings.num_rounds,
-            sampling=sampling,
-            adjacency=ADJACENCIES[sampling],
-            asks=settings.asks if sampling == "rotation" else None,
-            min_roster=_MIN_ROSTER if sampling == "rotation" else None,
-            bands=_bands(settings) if sampling == "rotation" and settings.correlated_noise else None,
+            **rotation,
             clip_norm=settings.clip_norm if method.is_private else math.inf,
             accountant=settings.accountant,
             accountant_version=accountant_version(),
@@ -223,27 +225,47 @@ def _mechanisms(
 
     ``settings`` are those of a client's own releases, in which a fraction ``asked`` of the clients may be.
     """
-    rate_rule = method.rates if settings.rates is None else settings.rates
     noise = settings.noise_multipliers
-    is_limited = settings.person_epsilon is not None and noise is None
-    spent = _cut_off(grouping, settings, release, linked) if is_limited else grouping
-    if rate_rule == "paper":
-        rates = paper_rates(spent, participation=settings.participation)
-    elif rate_rule == "uniform":
-        rates = uniform_rates(grouping, participation=settings.participation)
-    elif isinstance(rate_rule, tuple):
-        rates = rate_rule
-    else:
-        rates, noise = _searched_rates(rate_rule, spent, settings, release)
-    _expect_one_each("rate", rates, grouping)
-
-    if noise is None:
-        noise = tuple(
-            _calibrated(members, rate, settings) for members, rate in zip(grouping.groups, rates, strict=True)
+    limit, limited = None, grouping
+    if settings.person_epsilon is not None and noise is None:
+        limit = PersonLimit(
+            epsilon=settings.person_epsilon,
+            groups=grouping.groups,
+            loss=PersonLoss(
+                spreads=spreads_of(grouping.sizes, clients_per_person=settings.clients_per_person, linked=linked),
+                release=release,
+                num_rounds=settings.num_rounds,
+                delta=max(grouping.deltas),
+                accountant=settings.accountant,
+                is_rotation=settings.against == "server",
+            ),
         )
+        # Rates are chosen for what the groups may spend within the limit, about.
+        uniform = uniform_rates(grouping, participation=settings.participation)
+        limited = grouping.cut_off(limit.level(uniform, _calibrated(grouping, uniform, settings)))
+    match method.rates if settings.rates is None else settings.rates:
+        case "uniform":
+            rates = uniform_rates(grouping, participation=settings.participation)
+        case "paper":
+            rates = paper_rates(limited, participation=settings.participation)
+        case "snr":
+            rates = _snr_rates(limited, settings, release)
+        case "sample":
+            if noise is not None:
+                raise InputError("rates 'sample' choose the noise multiplier themselves: leave noise_multipliers out")
+            common, rates = sample_rates(
+                limited,
+                participation=settings.participation,
+                num_rounds=settings.num_rounds,
+                accountant=settings.accountant,
+            )
+            noise = (common,) * len(rates)
+        case stated:
+            rates = stated
+    _expect_one_each("rate", rates, grouping)
+    noise = _calibrated(grouping, rates, settings) if noise is None else noise
     _expect_one_each("noise multiplier", noise, grouping)
-    if is_limited:
-        noise = _person_limit(grouping, settings, release, linked, rates).noise(noise)
+    noise = noise if limit is None else limit.noise(rates, noise)
     groups = [
         _group(members, sampling_rate=rate, noise_multiplier=multiplier, clip_norm=settings.clip_norm, asked=asked)
         for members, rate, multiplier in zip(grouping.groups, rates, noise, strict=True)
@@ -276,76 +298,33 @@ def _mechanisms(
     )
 
 
-def _person_limit(
-    grouping: Grouping,
-    settings: PlanSettings,
-    release: ReleaseKind,
-    linked: tuple[tuple[int, ...], ...],
-    rates: tuple[float, ...],
-) -> PersonLimit:
-    loss = PersonLoss(
-        spreads=spreads_of(grouping.sizes, clients_per_person=settings.clients_per_person, linked=linked),
-        sampling_rates=rates,
-        release=release,
-        num_rounds=settings.num_rounds,
-        delta=max(grouping.deltas),
-        accountant=settings.accountant,
-        is_rotation=settings.against == "server",
-    )
-    limit = math.inf if settings.person_epsilon is None else settings.person_epsilon
-    return PersonLimit(epsilon=limit, groups=grouping.groups, loss=loss, accountant=settings.accountant)
-
-
-def _cut_off(
-    grouping: Grouping, settings: PlanSettings, release: ReleaseKind, linked: tuple[tuple[int, ...], ...]
-) -> Grouping:
-    """The groups with what they may spend within a person's limit, about, for the choice of rates."""
-    rates = uniform_rates(grouping, participation=settings.participation)
-    own = [_calibrated(members, rate, settings) for members, rate in zip(grouping.groups, rates, strict=True)]
-    level = _person_limit(grouping, settings, release, linked, rates).level(own)
-    groups = tuple(dataclasses.replace(each, epsilon=min(each.epsilon, level)) for each in grouping.groups)
-    return dataclasses.replace(grouping, groups=groups)
-
-
-def _searched_rates(
-    rule: Literal["snr", "sample"], grouping: Grouping, settings: PlanSettings, release: ReleaseKind
-) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-    """Rates that are found with the accountant; "sample" finds the noise with them."""
-    if rule == "sample":
-        if settings.noise_multipliers is not None:
-            raise InputError("rates 'sample' choose the noise multiplier themselves: leave noise_multipliers out")
-        noise, rates = sample_rates(
-            grouping,
-            participation=settings.participation,
-            num_rounds=settings.num_rounds,
-            accountant=settings.accountant,
-        )
-        return rates, (noise,) * len(rates)
+def _snr_rates(grouping: Grouping, settings: PlanSettings, release: ReleaseKind) -> tuple[float, ...]:
+    """Rates for the largest signal-to-noise of this release, with these weights."""
+    participation, floor = settings.participation, settings.fairness_floor
 
     def signal_to_noise_of(cohorts: FloatArray, noise: FloatArray) -> float:
         if release == "pooled":
             return pooled_signal_to_noise(cohorts, noise)
         return signal_to_noise(WEIGHTS[settings.weights or "paper"](cohorts, noise), cohorts, noise)
 
-    ceilings = largest_rates(grouping, participation=settings.participation, fairness_floor=settings.fairness_floor)
-    rates = snr_rates(
+    def curve_of(members: Members, ceiling: float) -> NoiseCurve:
+        return noise_curve(
+            lambda rate: rough_noise_multiplier(
+                **members.budget(settings.num_rounds, settings.accountant), sampling_rate=min(rate, 1.0)
+            ),
+            low=floor * participation,
+            high=ceiling,
+            accountant=settings.accountant,
+        )
+
+    ceilings = largest_rates(grouping, participation=participation, fairness_floor=floor)
+    return snr_rates(
         grouping,
-        participation=settings.participation,
-        noise_curves=[
-            noise_by_rate(
-                low=settings.fairness_floor * settings.participation,
-                high=float(ceiling),
-                epsilon=members.epsilon,
-                delta=members.delta,
-                num_rounds=settings.num_rounds,
-                accountant=settings.accountant,
-            )
-            for members, ceiling in zip(grouping.groups, ceilings, strict=True)
-        ],
+        participation=participation,
+        noise_curves=[curve_of(*pair) for pair in zip(grouping.groups, ceilings.tolist(), strict=True)],
         signal_to_noise=signal_to_noise_of,
-        fairness_floor=settings.fairness_floor,
+        fairness_floor=floor,
     )
-    return rates, settings.noise_multipliers
 
 
 def _expect_one_each(what: str, values: Sequence[float], grouping: Grouping) -> None:
@@ -355,18 +334,16 @@ def _expect_one_each(what: str, values: Sequence[float], grouping: Grouping) -> 
         )
 
 
-def _calibrated(members: Members, rate: float, settings: PlanSettings) -> float:
-    """The least noise that keeps the budget of a group; the error names the group."""
-    try:
-        return noise_multiplier_for(
-            epsilon=members.epsilon,
-            delta=members.delta,
-            sampling_rate=rate,
-            num_rounds=settings.num_rounds,
-            accountant=settings.accountant,
-        )
-    except PrivacyError as error:
-        raise PrivacyError(f"{members.name!r} cannot meet its budget: {error}") from None
+def _calibrated(grouping: Grouping, rates: Sequence[float], settings: PlanSettings) -> tuple[float, ...]:
+    """The least noise that keeps the budget of each group; the error names the group."""
+
+    def noise(members: Members, rate: float) -> float:
+        try:
+            return noise_multiplier_for(**members.budget(settings.num_rounds, settings.accountant), sampling_rate=rate)
+        except PrivacyError as error:
+            raise PrivacyError(f"{members.name!r} cannot meet its budget: {error}") from None
+
+    return tuple(noise(*pair) for pair in zip(grouping.groups, rates, strict=True))
 
 
 def _group(

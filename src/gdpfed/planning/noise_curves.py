@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.privacy.accountant import Accountant
-from gdpfed.privacy.calibrate import rough_noise_multiplier
 
-__all__ = ["NoiseCurve", "noise_by_epsilon", "noise_by_rate"]
+__all__ = ["NoiseCurve", "noise_curve"]
 
 FloatArray = NDArray[np.float64]
 NoiseCurve = Callable[[FloatArray], FloatArray]
@@ -26,7 +25,8 @@ NoiseCurve = Callable[[FloatArray], FloatArray]
 _NODES: dict[Accountant, int] = {"pld": 13, "rdp": 9}
 
 
-def _curve(low: float, high: float, accountant: Accountant, noise_at: Callable[[float], float]) -> NoiseCurve:
+def noise_curve(noise_at: Callable[[float], float], *, low: float, high: float, accountant: Accountant) -> NoiseCurve:
+    """``noise_at``, a rough calibration by this accountant, as a function of arrays between ``low`` and ``high``."""
     # Bounds that differ by rounding alone would give nodes that coincide.
     if math.isclose(low, high, rel_tol=1e-9):
         noise = noise_at(low)
@@ -37,29 +37,3 @@ def _curve(low: float, high: float, accountant: Accountant, noise_at: Callable[[
     noises = np.array([noise_at(float(node)) for node in nodes])
     joined = interpolate.PchipInterpolator(np.log(nodes), np.log(noises), extrapolate=True)
     return lambda values: np.exp(joined(np.log(values)))
-
-
-def noise_by_epsilon(
-    *, low: float, high: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
-) -> NoiseCurve:
-    """The noise multiplier as a function of epsilon between ``low`` and ``high``."""
-
-    def noise_at(epsilon: float) -> float:
-        return rough_noise_multiplier(
-            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
-        )
-
-    return _curve(low, high, accountant, noise_at)
-
-
-def noise_by_rate(
-    *, low: float, high: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
-) -> NoiseCurve:
-    """The noise multiplier as a function of the sampling rate between ``low`` and ``high``."""
-
-    def noise_at(rate: float) -> float:
-        return rough_noise_multiplier(
-            epsilon=epsilon, delta=delta, sampling_rate=min(rate, 1.0), num_rounds=num_rounds, accountant=accountant
-        )
-
-    return _curve(low, high, accountant, noise_at)

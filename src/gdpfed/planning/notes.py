@@ -12,7 +12,7 @@ __all__ = ["plan_doubts", "plan_notes"]
 def plan_doubts(plan: Plan) -> list[str]:
     """What makes a plan worth little: a delta that promises nothing, groups of hardly anybody."""
     doubts = []
-    failures = max(group.delta for group in plan.groups) * plan.num_clients
+    failures = plan.largest_delta * plan.num_clients
     if plan.is_private and failures > 0.1:
         doubts.append(
             f"delta times clients is {promise(failures)}: a delta below {allowance(0.1 / plan.num_clients, 1)} is safer"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.privacy.accountant import Accountant, SampledGaussian
-from gdpfed.privacy.adversaries import LinkedSum, chained_epsilon, person_epsilon
+from gdpfed.privacy.adversaries import chained_epsilon, person_epsilon
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.privacy.rounding import allowance, delta_up, promise
 
@@ -74,38 +74,28 @@ class PersonLoss:
     """
 
     spreads: tuple[tuple[int, ...], ...]
-    sampling_rates: tuple[float, ...]
     release: "ReleaseKind"
     num_rounds: int
     delta: float
     accountant: Accountant = "pld"
     is_rotation: bool = False
 
-    def of(self, counts: Sequence[int], noise_multipliers: Sequence[float]) -> float:
+    def of(self, counts: Sequence[int], rates: Sequence[float], noise_multipliers: Sequence[float]) -> float:
         """Epsilon of a person who is spread like this; in a rotation, whatever rounds its clients share."""
+        clients = [[(rate, noise)] * count for rate, noise, count in zip(rates, noise_multipliers, counts, strict=True)]
+        together = list(itertools.chain.from_iterable(clients))
         if self.is_rotation:
             mechanisms = [
                 SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=self.num_rounds)
-                for rate, noise, count in zip(self.sampling_rates, noise_multipliers, counts, strict=True)
-                for _ in range(count)
+                for rate, noise in together
             ]
             return chained_epsilon(mechanisms, delta=self.delta, accountant=self.accountant)
-        clients = [
-            [(rate, noise)] * count
-            for rate, noise, count in zip(self.sampling_rates, noise_multipliers, counts, strict=True)
-        ]
-        sums = clients if self.release == "per-group" else [list(itertools.chain.from_iterable(clients))]
-        linked = [
-            LinkedSum(
-                sampling_rates=tuple(rate for rate, _ in pairs), noise_multipliers=tuple(noise for _, noise in pairs)
-            )
-            for pairs in sums
-        ]
-        return person_epsilon(sums=linked, num_rounds=self.num_rounds, delta=self.delta)
+        sums = clients if self.release == "per-group" else [together]
+        return person_epsilon(sums=sums, num_rounds=self.num_rounds, delta=self.delta)
 
-    def largest(self, noise_multipliers: Sequence[float]) -> float:
+    def largest(self, rates: Sequence[float], noise_multipliers: Sequence[float]) -> float:
         """Epsilon of the person who loses most; 0 where nobody is in several clients."""
-        return max((self.of(counts, noise_multipliers) for counts in self.spreads), default=0.0)
+        return max((self.of(counts, rates, noise_multipliers) for counts in self.spreads), default=0.0)
 
 
 def allocations(plan: "Plan") -> tuple[tuple[int, ...], ...]:
@@ -140,7 +130,6 @@ def epsilon_of_a_person(plan: "Plan") -> float | None:
     """The largest epsilon of a person in the declared clients, or in one; None where no overlap was declared."""
     loss = PersonLoss(
         spreads=allocations(plan),
-        sampling_rates=tuple(group.sampling_rate for group in plan.groups),
         release=plan.release,
         num_rounds=plan.num_releases,
         delta=plan.largest_delta,
@@ -150,7 +139,8 @@ def epsilon_of_a_person(plan: "Plan") -> float | None:
     if not loss.spreads:
         return None
     # Whoever is not linked is a person in one client.
-    largest = loss.largest([group.noise_multiplier for group in plan.groups])
+    rates, noise = zip(*((group.sampling_rate, group.noise_multiplier) for group in plan.groups), strict=True)
+    largest = loss.largest(rates, noise)
     return max(largest, *(group.epsilon_release for group in plan.groups))
 
 

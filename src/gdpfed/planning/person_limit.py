@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from gdpfed.errors import PrivacyError
 from gdpfed.planning.groups import Members
 from gdpfed.planning.people import PersonLoss
-from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import noise_multiplier_for, rough_noise_multiplier
 from gdpfed.privacy.rounding import allowance
 
@@ -32,19 +31,18 @@ _TOLERANCE, _LOWEST = 1e-3, 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class PersonLimit:
-    """The limit on a person's epsilon, the groups that it binds, how often they take part, and what people lose."""
+    """The limit on a person's epsilon, the groups that it binds, and what people lose."""
 
     epsilon: float
     groups: tuple[Members, ...]
     loss: PersonLoss
-    accountant: Accountant
 
-    def noise(self, own: Sequence[float]) -> tuple[float, ...]:
+    def noise(self, rates: Sequence[float], own: Sequence[float]) -> tuple[float, ...]:
         """The groups' noise multipliers, at least their own, raised where the limit asks for it, and no more."""
-        level = self.level(own)
+        level = self.level(rates, own)
         for _ in range(20):
-            raised = self._raised(own, level, noise_multiplier_for)
-            if self.loss.largest(raised) <= self.epsilon:
+            raised = self._raised(rates, own, level, noise_multiplier_for)
+            if self.loss.largest(rates, raised) <= self.epsilon:
                 return raised
             level *= 1 - _TOLERANCE / 4
         raise PrivacyError(
@@ -52,11 +50,11 @@ class PersonLimit:
             f"declare fewer clients per person, or lower the rounds"
         )
 
-    def level(self, own: Sequence[float]) -> float:
+    def level(self, rates: Sequence[float], own: Sequence[float]) -> float:
         """About the largest epsilon that every group may have, at least at its own noise."""
 
         def spent(counts: tuple[int, ...], level: float) -> float:
-            return self.loss.of(counts, self._raised(own, level, rough_noise_multiplier))
+            return self.loss.of(counts, rates, self._raised(rates, own, level, rough_noise_multiplier))
 
         # Who is in one client loses what that client does: no level above the limit keeps it. Mostly one way of being
         # spread over the groups costs the most at every level, so one is looked at until all are kept.
@@ -73,19 +71,13 @@ class PersonLimit:
             level = kept
         return level
 
-    def _raised(self, own: Sequence[float], level: float, calibrate: Callable[..., float]) -> tuple[float, ...]:
-        return tuple(
-            noise
-            if members.epsilon <= level
-            else max(
-                noise,
-                calibrate(
-                    epsilon=level,
-                    delta=members.delta,
-                    sampling_rate=rate,
-                    num_rounds=self.loss.num_rounds,
-                    accountant=self.accountant,
-                ),
-            )
-            for members, rate, noise in zip(self.groups, self.loss.sampling_rates, own, strict=True)
-        )
+    def _raised(
+        self, rates: Sequence[float], own: Sequence[float], level: float, calibrate: Callable[..., float]
+    ) -> tuple[float, ...]:
+        def raised(members: Members, rate: float, noise: float) -> float:
+            if members.epsilon <= level:
+                return noise
+            budget = members.budget(self.loss.num_rounds, self.loss.accountant) | {"epsilon": level}
+            return max(noise, calibrate(**budget, sampling_rate=rate))
+
+        return tuple(raised(*each) for each in zip(self.groups, rates, own, strict=True))

@@ -41,8 +41,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from gdpfed.config import about, documented
-from gdpfed.errors import InputError, PrivacyError
-from gdpfed.planning import merit, people
+from gdpfed.errors import InputError, PrivacyError, expect
+from gdpfed.planning import people, weights
+from gdpfed.planning.sparsity import noise_energy_kept
 from gdpfed.privacy.accountant import (
     ADJACENCY,
     Accountant,
@@ -107,23 +108,16 @@ class Group:
 
     def __post_init__(self) -> None:
         where = f"in group {self.name!r}"
-        if not 1 <= self.num_clients <= MAX_CLIENTS:
-            raise InputError(
-                f"expected num_clients from 1 to {MAX_CLIENTS}, got num_clients={self.num_clients} {where}"
-            )
+        size = f"{self.num_clients} {where}"
+        expect(1 <= self.num_clients <= MAX_CLIENTS, f"num_clients from 1 to {MAX_CLIENTS}", num_clients=size)
         check_delta(self.delta, field=f"delta {where}")
-        for name, value, largest in (
-            ("sampling_rate", self.sampling_rate, 1.0),
-            ("asked", self.asked, 1.0),
-            ("keep_fraction", self.keep_fraction, 1.0),
-            ("weight", self.weight, _LARGEST),
-            ("scale", self.scale, _LARGEST),
-        ):
-            if not 0 < value <= largest:
-                raise InputError(f"expected {name} above 0 and at most {largest:g}, got {name}={value} {where}")
-        for name, value in (("mean_waste", self.mean_waste), ("max_waste", self.max_waste)):
-            if not 0 <= value < math.inf:
-                raise InputError(f"expected a finite {name} >= 0, got {name}={value} {where}")
+        limits = {"sampling_rate": 1.0, "asked": 1.0, "keep_fraction": 1.0, "weight": _LARGEST, "scale": _LARGEST}
+        for name, largest in limits.items():
+            value = getattr(self, name)
+            expect(0 < value <= largest, f"{name} above 0 and at most {largest:g}", **{name: f"{value} {where}"})
+        for name in ("mean_waste", "max_waste"):
+            value = getattr(self, name)
+            expect(0 <= value < math.inf, f"a finite {name} >= 0", **{name: f"{value} {where}"})
         check_noise_multiplier(self.noise_multiplier, field=f"noise_multiplier {where}")
         if self.is_private:
             check_epsilon(self.epsilon, field=f"epsilon {where}")
@@ -220,21 +214,24 @@ class Plan:
             raise InputError(f"expected release 'per-group' or 'pooled', got {self.release!r}")
         check_num_rounds(self.num_rounds)
         self._check_rotation()
-        if not (self.clip_norm == math.inf if not self.is_private else 0 < self.clip_norm <= _LARGEST):
-            raise InputError(f"expected clip_norm above 0 and at most {_LARGEST:g}, got clip_norm={self.clip_norm}")
-        if not (math.isfinite(self.server_learning_rate) and self.server_learning_rate > 0):
-            raise InputError(
-                f"expected a finite server_learning_rate > 0, got server_learning_rate={self.server_learning_rate}"
-            )
-        if not 0 <= self.averaging < 1:
-            raise InputError(f"expected 0 <= averaging < 1, got averaging={self.averaging}")
-        if self.max_participations is not None and self.max_participations < 1:
-            raise InputError(f"expected max_participations >= 1, got max_participations={self.max_participations}")
-        if not 1 <= self.clients_per_person <= _MAX_UNLISTED:
-            raise InputError(
-                f"expected clients_per_person from 1 to {_MAX_UNLISTED}, got "
-                f"clients_per_person={self.clients_per_person}: list linked clients instead"
-            )
+        expect(
+            0 < self.clip_norm <= _LARGEST if self.is_private else self.clip_norm == math.inf,
+            f"clip_norm above 0 and at most {_LARGEST:g}",
+            clip_norm=self.clip_norm,
+        )
+        expect(
+            0 < self.server_learning_rate < math.inf,
+            "a finite server_learning_rate > 0",
+            server_learning_rate=self.server_learning_rate,
+        )
+        expect(0 <= self.averaging < 1, "0 <= averaging < 1", averaging=self.averaging)
+        most = self.max_participations
+        expect(most is None or most >= 1, "max_participations >= 1", max_participations=most)
+        expect(
+            1 <= self.clients_per_person <= _MAX_UNLISTED,
+            f"clients_per_person from 1 to {_MAX_UNLISTED}",
+            clients_per_person=f"{self.clients_per_person}: list linked clients instead",
+        )
         self._check_linked()
         if self.person_epsilon is not None:
             check_epsilon(self.person_epsilon, field="person_epsilon")
@@ -355,7 +352,7 @@ class Plan:
         if self.is_rotation:
             epsilon = epsilon_of(mechanism, delta=group.delta, accountant=self.accountant)
             return asked_view(epsilon=epsilon, num_asks=self.num_releases)
-        return server_view(**vars(mechanism), delta=group.delta, max_participations=self.max_participations)
+        return server_view(mechanism, delta=group.delta, max_participations=self.max_participations)
 
     @property
     def adversary(self) -> str:
@@ -364,23 +361,59 @@ class Plan:
 
     @property
     def step_size(self) -> float:
-        """`merit.step_size`: 1 for DP-FedAvg."""
-        return merit.step_size(self)
+        """How far the model moves if all clients send the same update of norm C, in units of the server learning rate:
+        1 for DP-FedAvg."""
+        return math.fsum(
+            group.weight
+            * group.expected_cohort
+            * group.scale
+            * (group.clip_norm / self.clip_norm if self.is_private else 1.0)
+            for group in self.groups
+        )
 
     @property
     def signal_to_noise(self) -> float:
-        """`merit.signal_to_noise` of one round: larger is better."""
-        return merit.signal_to_noise(self)
+        """Updates of norm C that agree, over the noise std of a coordinate, in one round; infinite without noise."""
+        if not self.is_private:
+            return math.inf
+        cohorts = [group.expected_cohort for group in self.groups]
+        noise = [group.noise_multiplier for group in self.groups]
+        if self.release == "pooled":
+            # Clipping at c_m and scaling both enter as noise_std / (clip_norm * scale), which is the noise multiplier.
+            return weights.pooled_signal_to_noise(cohorts, noise)
+        return weights.signal_to_noise([group.weight for group in self.groups], cohorts, noise)
 
     @property
     def noise_at_equal_step(self) -> float:
-        """`merit.noise_at_equal_step`: one scale for every method."""
-        return merit.noise_at_equal_step(self)
+        """Noise variance of a coordinate of the update, at step 1, in units of (1/qn)^2: C^2 sigma^2 for DP-FedAvg.
+
+        One scale for every method. Sparsified groups count the noise that Top-k really keeps where there is no signal.
+        """
+        drawn = self.groups[:1] if self.release == "pooled" else self.groups
+        variance = math.fsum(
+            (group.weight * group.noise_std) ** 2 * noise_energy_kept(group.keep_fraction) for group in drawn
+        )
+        return variance * (self.expected_cohort / self.step_size) ** 2
 
     @property
     def paper_noise_magnitude(self) -> float:
-        """`merit.paper_noise_magnitude`: the paper's Lambda."""
-        return merit.paper_noise_magnitude(self)
+        """The paper's Lambda as printed: a plain mean of C^2 sigma_m^2 at uniform rates, else weighted by r^2 and k/d.
+
+        The two are on different scales; `noise_at_equal_step` is the one to compare.
+        """
+        if not self.is_private:
+            return 0.0
+        groups = self.groups
+        variances = [self.clip_norm**2 * group.noise_multiplier**2 for group in groups]
+        if len({group.sampling_rate for group in groups}) == 1 and all(group.keep_fraction == 1 for group in groups):
+            return math.fsum(variances) / len(groups)
+        squares = [group.expected_cohort**2 for group in groups]
+        total = math.fsum(squares)
+        shares = (
+            square / total * group.keep_fraction * variance
+            for square, group, variance in zip(squares, groups, variances, strict=True)
+        )
+        return math.fsum(shares) / len(groups)
 
     @property
     def mean_waste(self) -> float:

@@ -6,7 +6,7 @@ q n, and q_m <= 1.
 `uniform`  q_m = q.
 `paper`    the minimiser of the paper's Problem 1. With Theorem 1's noise, sigma_m^2 / r_m^2 does not depend on q_m, so
            the optimum is q_m proportional to epsilon_m / sqrt(epsilon_m + 2 log(1/delta)), cut off at 1.
-           `problem_one_rates` minimises the paper's objective numerically, phi* included, and agrees.
+           `reproduce/gdpfed_reproduce/problem_one.py` minimises the paper's objective numerically, and agrees.
 `snr`      the largest signal-to-noise under the accountant in use, each q_m at least `fairness_floor` times q.
 `sample`   IDP-FedAvg: the largest rate of each group at one common noise multiplier, that multiplier chosen to fill
            the cohort.
@@ -22,25 +22,21 @@ Theorem 1's noise is never used for a mechanism: its true epsilon can exceed the
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 from gdpfed.planning.groups import Grouping
 from gdpfed.planning.noise_curves import NoiseCurve
 from gdpfed.privacy.accountant import Accountant
 from gdpfed.privacy.calibrate import rough_noise_multiplier, rough_sampling_rate, sampling_rate_for
 
 __all__ = [
-    "ProblemOne",
     "largest_rates",
     "paper_rates",
-    "problem_one_rates",
     "sample_rates",
     "snr_rates",
-    "theorem_one_noise_variance",
     "uniform_rates",
 ]
 
@@ -54,11 +50,6 @@ def _sizes(groups: Grouping) -> FloatArray:
 def uniform_rates(groups: Grouping, *, participation: float) -> tuple[float, ...]:
     """The same rate for every group."""
     return (participation,) * len(groups.sizes)
-
-
-def theorem_one_noise_variance(*, epsilon: float, delta: float, sampling_rate: float, num_rounds: int) -> float:
-    """The paper's Theorem 1: 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2. It can be too small: shown, never used."""
-    return 7 * sampling_rate**2 * num_rounds * (epsilon + 2 * math.log(1 / delta)) / epsilon**2
 
 
 def _water_filled(shares: FloatArray, sizes: FloatArray, *, participation: float) -> tuple[float, ...]:
@@ -85,66 +76,6 @@ def paper_rates(groups: Grouping, *, participation: float) -> tuple[float, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProblemOne:
-    """The paper's Problem 1: omega_m, phi*_m and Theorem 1's noise as the paper defines them."""
-
-    groups: Grouping
-    num_rounds: int
-    learning_rate: float
-    local_steps: int
-
-    @property
-    def mu_4(self) -> float:
-        """32 eta tau + eta + eta / tau."""
-        return 32 * self.learning_rate * self.local_steps + self.learning_rate + self.learning_rate / self.local_steps
-
-    def objective(self, rates: Sequence[float]) -> float:
-        """What the paper minimises."""
-        cohort = math.fsum(rate * size for rate, size in zip(rates, self.groups.sizes, strict=True))
-        return self.mu_4 / cohort + self.varying_part(np.array(rates))
-
-    def varying_part(self, rates: FloatArray) -> float:
-        """The objective less mu_4 sum_m omega_m = mu_4 / (q n), a constant that is all but 1e-5 of the whole."""
-        progress = self.learning_rate * self.local_steps
-        cohorts = rates * _sizes(self.groups)
-        weights = cohorts**2 / (cohorts**2).sum() / cohorts.sum()
-        noise = np.array(
-            [
-                theorem_one_noise_variance(epsilon=epsilon, delta=delta, sampling_rate=rate, num_rounds=self.num_rounds)
-                for epsilon, delta, rate in zip(self.groups.epsilons, self.groups.deltas, rates, strict=True)
-            ]
-        )
-        root_phi = 2 * weights * noise / (progress * self.mu_4 * cohorts**2)
-        privacy_error = 4 / progress * (1 - root_phi) * weights * noise / cohorts**2
-        return float((weights * (self.mu_4 * root_phi**2 + privacy_error)).sum())
-
-
-def problem_one_rates(problem: ProblemOne, *, participation: float) -> tuple[float, ...]:
-    """Minimises Problem 1 numerically.
-
-    The objective as printed varies only in its fifth digit, and a solver stops early on it (the paper's did). Without
-    its constant part, and brought to about 1, it has the same minimiser and is well conditioned.
-    """
-    from scipy import optimize
-
-    sizes = _sizes(problem.groups)
-    cohort = participation * sizes.sum()
-    scale = problem.varying_part(np.full(len(sizes), participation))
-    # Unknowns are rates relative to the uniform one, so that all are about 1.
-    solution = optimize.minimize(
-        lambda relative: problem.varying_part(relative * participation) / scale,
-        np.ones(len(sizes)),
-        method="SLSQP",
-        jac="3-point",
-        bounds=[(1e-9, 1 / participation)] * len(sizes),
-        constraints={"type": "eq", "fun": lambda relative: (relative * participation * sizes).sum() / cohort - 1},
-        options={"ftol": 1e-15, "maxiter": 2000},
-    )
-    rates = np.clip(solution.x * participation, 0.0, 1.0)
-    return tuple(float(rate) for rate in rates)
-
-
 def snr_rates(
     groups: Grouping,
     *,
@@ -154,8 +85,7 @@ def snr_rates(
     fairness_floor: float,
 ) -> tuple[float, ...]:
     """The rates with the largest ``signal_to_noise(expected cohorts, noise multipliers)``, none below the floor."""
-    if not 0 < fairness_floor <= 1:
-        raise InputError(f"expected 0 < fairness_floor <= 1, got fairness_floor={fairness_floor}")
+    expect(0 < fairness_floor <= 1, "0 < fairness_floor <= 1", fairness_floor=fairness_floor)
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()
     floor = fairness_floor * participation
@@ -228,31 +158,15 @@ def sample_rates(
     """
     sizes = _sizes(groups)
     cohort = participation * sizes.sum()
-    budgets = tuple(zip(groups.epsilons, groups.deltas, strict=True))
+    budgets = [members.budget(num_rounds, accountant) for members in groups.groups]
 
     def rates_at(log_noise: float, rate_for: Callable[..., float]) -> tuple[float, ...]:
-        return tuple(
-            rate_for(
-                noise_multiplier=math.exp(log_noise),
-                epsilon=epsilon,
-                delta=delta,
-                num_rounds=num_rounds,
-                accountant=accountant,
-            )
-            for epsilon, delta in budgets
-        )
+        return tuple(rate_for(noise_multiplier=math.exp(log_noise), **budget) for budget in budgets)
 
     def excess(log_noise: float, rate_for: Callable[..., float]) -> float:
         return math.log((np.array(rates_at(log_noise, rate_for)) * sizes).sum() / cohort)
 
-    uniform_noise = [
-        math.log(
-            rough_noise_multiplier(
-                epsilon=epsilon, delta=delta, sampling_rate=participation, num_rounds=num_rounds, accountant=accountant
-            )
-        )
-        for epsilon, delta in budgets
-    ]
+    uniform_noise = [math.log(rough_noise_multiplier(sampling_rate=participation, **budget)) for budget in budgets]
     # At the largest of these every group may take part at least at the uniform rate, at the smallest at most.
     low, high = min(uniform_noise) - 0.05, max(uniform_noise) + 0.05
     if not excess(low, rough_sampling_rate) <= 0 <= excess(high, rough_sampling_rate):

@@ -57,14 +57,13 @@ class Candidate:
     """A plan that was considered; the two ratios are as the module says."""
 
     label: str
+    settings: PlanSettings
     plan: Plan
     num_params: int
 
     @property
     def signal_to_noise(self) -> float:
         """The plan's, with the noise that Top-k leaves where there is no signal, and all of the signal."""
-        if self.plan.release == "pooled":
-            return self.plan.signal_to_noise
         drawn = [(group.weight * group.noise_std) ** 2 for group in self.plan.groups]
         shares = [noise_energy_kept(group.keep_fraction) for group in self.plan.groups]
         left = math.fsum(variance * share for variance, share in zip(drawn, shares, strict=True))
@@ -113,55 +112,43 @@ def recommend(
         raise InputError(f"expected a model of at least one parameter, got {num_params}")
     tried = dict(_candidates(settings))
     limits = _other_limits(settings)
+    refused: list[GdpfedError] = []
 
-    def report(done: int, label: str) -> None:
-        if watch is not None:
-            watch(done, len(tried) + len(limits), label)
+    def planned(asked: dict[str, PlanSettings], *, done: int) -> Iterator[Candidate]:
+        """A plan that does not apply to these budgets is left out: too little participation for the delta, say."""
+        for number, (label, each) in enumerate(asked.items(), start=done):
+            if watch is not None:
+                watch(number, len(tried) + len(limits), label)
+            try:
+                yield Candidate(label=label, settings=each, plan=make_plan(budgets, each), num_params=num_params)
+            except GdpfedError as error:
+                refused.append(error)
 
-    considered: dict[str, tuple[PlanSettings, Plan]] = {}
-    refused: GdpfedError | None = None
-    for number, (label, asked) in enumerate(tried.items()):
-        report(number, label)
-        try:
-            considered[label] = asked, make_plan(budgets, asked)
-        except GdpfedError as error:
-            # It does not apply to these budgets.
-            refused = error
-    if not considered:
-        raise refused or InputError("expected settings that some method can plan with, got none")
-    candidates = [Candidate(label=label, plan=plan, num_params=num_params) for label, (_, plan) in considered.items()]
+    candidates = list(planned(tried, done=0))
+    if not candidates:
+        raise refused[-1]
     largest = max(candidate.signal_to_noise for candidate in candidates)
     near = [each for each in candidates if each.signal_to_noise >= (1 - _GIVEN_UP) * largest]
     best = max(near, key=lambda each: (round(each.smallest_rate, 6), each.signal_to_noise))
     others = tuple(sorted((each for each in candidates if each is not best), key=lambda each: -each.of_a_round))
-    chosen = considered[best.label][0]
     kept = {*stated, *settings.changed()}
     if best.plan.release == "pooled":
         step, averaging = server_settings(best.of_a_round, num_rounds=settings.num_rounds)
-        chosen = dataclasses.replace(
-            chosen,
-            server_learning_rate=settings.server_learning_rate if "server_learning_rate" in kept else step,
-            averaging=settings.averaging if "averaging" in kept else averaging,
-        )
-        served = dataclasses.replace(
-            best.plan, server_learning_rate=chosen.server_learning_rate, averaging=chosen.averaging
-        )
-        best = dataclasses.replace(best, plan=served)
-    elsewhere = []
-    for number, (label, change) in enumerate(limits.items(), start=len(tried)):
-        report(number, label)
-        try:
-            plan = make_plan(budgets, _under(chosen, best.plan, change))
-        except GdpfedError:
-            # There is no such plan: too little participation for the delta, or too many rounds.
-            continue
-        elsewhere.append(Candidate(label=label, plan=plan, num_params=num_params))
+        served = {
+            "server_learning_rate": settings.server_learning_rate if "server_learning_rate" in kept else step,
+            "averaging": settings.averaging if "averaging" in kept else averaging,
+        }
+        chosen = dataclasses.replace(best.settings, **served)  # type: ignore[arg-type]  # numbers by name
+        plan = dataclasses.replace(best.plan, **served)  # type: ignore[arg-type]  # numbers by name
+        best = dataclasses.replace(best, settings=chosen, plan=plan)
+    under = {label: _under(best, change) for label, change in limits.items()}
+    elsewhere = tuple(planned(under, done=len(tried)))
     return Recommendation(
-        settings=chosen,
+        settings=best.settings,
         best=best,
         others=others,
-        elsewhere=tuple(elsewhere),
-        reasons=tuple(_reasons(best, others, tuple(elsewhere), largest, kept)),
+        elsewhere=elsewhere,
+        reasons=tuple(_reasons(best, others, elsewhere, largest, kept)),
     )
 
 
@@ -177,10 +164,7 @@ def _candidates(settings: PlanSettings) -> Iterator[tuple[str, PlanSettings]]:
         yield method, for_method(settings, method)
     for floor in sorted({*_FLOORS, settings.fairness_floor}):
         if floor >= settings.fairness_floor:
-            yield (
-                f"pooled, floor {floor:g}",
-                dataclasses.replace(settings, method="pooled", fairness_floor=floor),
-            )
+            yield f"pooled, floor {floor:g}", dataclasses.replace(settings, method="pooled", fairness_floor=floor)
 
 
 def _other_limits(settings: PlanSettings) -> dict[str, dict[str, float]]:
@@ -199,13 +183,14 @@ def _other_limits(settings: PlanSettings) -> dict[str, dict[str, float]]:
     }
 
 
-def _under(chosen: PlanSettings, best: Plan, change: dict[str, float]) -> PlanSettings:
+def _under(best: Candidate, change: dict[str, float]) -> PlanSettings:
     """The recommended settings under another limit; searched rates are not sought again, but stay in proportion.
 
     Seeking them again takes four times as long, and raised the signal-to-noise by 0.2 % at most where it was tried.
     """
+    chosen = best.settings
     under = dataclasses.replace(chosen, **change)  # type: ignore[arg-type]  # numbers by name
-    rates = [group.sampling_rate * under.participation / chosen.participation for group in best.groups]
+    rates = [group.sampling_rate * under.participation / chosen.participation for group in best.plan.groups]
     if chosen.method != "pooled" or max(rates) > 1:
         return under
     return dataclasses.replace(under, rates=tuple(rates), fairness_floor=PlanSettings().fairness_floor)
@@ -232,7 +217,7 @@ def _reasons(
             f"and {best.signal_to_noise / strictest.signal_to_noise:.2f} times that of dp-fedavg, which gives "
             f"everyone the strictest budget"
         )
-    if best.smallest_rate > 0 and plan.release == "pooled":
+    if plan.release == "pooled":
         yield (
             f"the floor gives up {100 * (1 - best.signal_to_noise / largest):.1f} % of the best signal-to-noise, and "
             f"the group that takes part least does so at {best.smallest_rate:.2f} of the mean rate"

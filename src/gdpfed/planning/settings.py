@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from gdpfed.config import documented, setting
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect, suggestion
 from gdpfed.planning.plan import RELEASES, Plan, ReleaseKind
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
 from gdpfed.privacy.accountant import (
@@ -187,8 +187,7 @@ class PlanSettings:
         if isinstance(self.groups, int):
             self._expect("groups", self.groups >= 1, "at least one group")
         for rate in self.rates if isinstance(self.rates, tuple) else ():
-            if not 0 < rate <= 1:
-                raise InputError(f"expected every rate above 0 and at most 1, got rates={rate}")
+            expect(0 < rate <= 1, "every rate above 0 and at most 1", rates=rate)
         for noise in self.noise_multipliers or ():
             if check_noise_multiplier(noise, field="noise_multipliers") == 0:
                 raise InputError("expected every noise multiplier above 0, got noise_multipliers=0: use method fedavg")
@@ -209,8 +208,7 @@ class PlanSettings:
         self._expect("ask_cost", 0 <= self.ask_cost <= _LARGEST, f"a number from 0 to {_LARGEST:g}")
 
     def _expect(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise InputError(f"expected {name} to be {expected}, got {name}={getattr(self, name)}")
+        expect(holds, f"{name} to be {expected}", **{name: getattr(self, name)})
 
     def _expect_word(self, name: str, words: tuple[str, ...]) -> None:
         value = getattr(self, name)

@@ -4,6 +4,7 @@ Place: over the accountant, the calibration and both adversaries; for whoever ha
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from gdpfed.errors import InputError, suggestion
 from gdpfed.privacy.accountant import (
@@ -76,36 +77,31 @@ def account(
         raise InputError(
             f"expected three of {', '.join(parts)}, so that one is asked for; missing: {', '.join(missing) or 'none'}"
         )
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": judge}
     match sampling_rate, noise_multiplier, num_rounds, epsilon:
         case float(), float(), None, float():
-            num_rounds = num_rounds_for(
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                epsilon=epsilon,
-                delta=delta,
-                accountant=judge,
-            )
+            num_rounds = num_rounds_for(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, **budget)
             if num_rounds == 0:
                 raise InputError(
                     f"not even one round is allowed within epsilon={epsilon:g} at delta={allowance(delta)}: "
                     f"raise the noise or epsilon, or lower the rate"
                 )
         case float(), None, int(), float():
-            noise_multiplier = noise_multiplier_for(
-                epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=judge
-            )
+            noise_multiplier = noise_multiplier_for(sampling_rate=sampling_rate, num_rounds=num_rounds, **budget)
         case None, float(), int(), float():
-            sampling_rate = sampling_rate_for(
-                noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=judge
-            )
+            sampling_rate = sampling_rate_for(noise_multiplier=noise_multiplier, num_rounds=num_rounds, **budget)
     if sampling_rate is None or noise_multiplier is None or num_rounds is None:
         raise InputError(f"expected numbers, got {parts}")
     mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
     check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
-    within = None
     released = epsilon_of(mechanism, delta=delta, accountant=judge)
-    if epsilon is not None and not is_rotation:
-        within = max_participations_for(noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta)
+    within = None
+    if is_rotation:
+        server = asked_view(epsilon=released, num_asks=num_rounds)
+    else:
+        server = server_view(mechanism, delta=delta, max_participations=max_participations)
+        if epsilon is not None:
+            within = max_participations_for(noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta)
     return Account(
         computed=missing[0],
         mechanism=mechanism,
@@ -113,9 +109,7 @@ def account(
         accountant=judge,
         epsilon=epsilon,
         epsilon_release=released,
-        server=asked_view(epsilon=released, num_asks=num_rounds)
-        if is_rotation
-        else server_view(**vars(mechanism), delta=delta, max_participations=max_participations),
+        server=server,
         participations_within=within,
         is_rotation=is_rotation,
     )

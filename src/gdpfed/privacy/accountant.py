@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gdpfed.errors import InputError, PrivacyError, suggestion
+from gdpfed.errors import InputError, PrivacyError, expect, suggestion
 from gdpfed.privacy.cache import remembered
 from gdpfed.privacy.rounding import delta_up
 
@@ -84,24 +84,22 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         check_noise_multiplier(self.noise_multiplier)
-        if not 0 <= self.sampling_rate <= 1:
-            raise InputError(f"expected a sampling_rate between 0 and 1, got sampling_rate={self.sampling_rate}")
+        expect(0 <= self.sampling_rate <= 1, "a sampling_rate between 0 and 1", sampling_rate=self.sampling_rate)
         check_num_rounds(self.num_rounds)
 
 
 def check_noise_multiplier(noise_multiplier: float, *, field: str = "noise_multiplier") -> float:
     """Returns the noise multiplier if it is 0 (no privacy) or within what the accountant can judge."""
     low, high = NOISE_RANGE
-    if noise_multiplier != 0 and not low <= noise_multiplier <= high:
-        raise InputError(f"expected {field} between {low:g} and {high:g}, or 0, got {field}={noise_multiplier}")
+    is_judged = noise_multiplier == 0 or low <= noise_multiplier <= high
+    expect(is_judged, f"{field} between {low:g} and {high:g}, or 0", **{field: noise_multiplier})
     return float(noise_multiplier)
 
 
-def check_num_rounds(num_rounds: int, *, field: str = "num_rounds") -> int:
-    """Returns the number of rounds if it is a whole number that the accountant can judge."""
-    if not (isinstance(num_rounds, int) and 1 <= num_rounds <= MAX_ROUNDS):
-        raise InputError(f"expected {field} to be a whole number from 1 to {MAX_ROUNDS}, got {field}={num_rounds}")
-    return num_rounds
+def check_num_rounds(num_rounds: int, *, field: str = "num_rounds") -> None:
+    """Refuses what is not a whole number of rounds that the accountant can judge."""
+    is_judged = isinstance(num_rounds, int) and 1 <= num_rounds <= MAX_ROUNDS
+    expect(is_judged, f"{field} to be a whole number from 1 to {MAX_ROUNDS}", **{field: num_rounds})
 
 
 def accountant_version() -> str:
@@ -111,19 +109,15 @@ def accountant_version() -> str:
 
 def check_accountant(name: str) -> Accountant:
     """Returns ``name`` if it is an accountant, else says which there are."""
-    for known in ACCOUNTANTS:
-        if name == known:
-            return known
-    raise InputError(f"expected accountant 'pld' or 'rdp', got {name!r}{suggestion(name, ACCOUNTANTS)}")
+    if name not in ACCOUNTANTS:
+        raise InputError(f"expected accountant 'pld' or 'rdp', got {name!r}{suggestion(name, ACCOUNTANTS)}")
+    return name
 
 
 def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, which should be well below "
-            f"1 / number of clients"
-        )
+    meaning = "it is a failure probability, which should be well below 1 / number of clients"
+    expect(0 < delta < 1, f"0 < {field} < 1", **{field: f"{delta}: {meaning}"})
     return float(delta)
 
 
@@ -193,42 +187,28 @@ def epsilon_of(mechanism: SampledGaussian, *, delta: float, accountant: Accounta
         return 0.0
     if mechanism.noise_multiplier == 0:
         return math.inf
-    return _JUDGES[check_accountant(accountant)](
-        noise_multiplier=float(mechanism.noise_multiplier),
-        sampling_rate=float(mechanism.sampling_rate),
-        num_rounds=int(mechanism.num_rounds),
-        delta=float(delta),
-    )
+    return _JUDGES[check_accountant(accountant)](mechanism=mechanism, delta=delta)
 
 
-@remembered
-def _pld_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    if sampling_rate == 1:
-        return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_rounds, delta=delta)
-    allowed = delta_after_rounding(delta, num_rounds)
-    if allowed == 0:
-        return math.inf
-    from gdpfed.privacy import pld
-
-    rough = pld.composed_remove(
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        num_rounds=num_rounds,
-        grid_interval=grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR),
-    ).get_epsilon_for_delta(allowed)
+def _pld_epsilon(*, mechanism: SampledGaussian, delta: float) -> float:
+    noise, num_rounds = mechanism.noise_multiplier, mechanism.num_rounds
+    if mechanism.sampling_rate == 1:
+        return gaussian_epsilon(noise_multiplier=noise, num_releases=num_rounds, delta=delta)
+    coarse = grid_interval(1.0, num_rounds, COARSE_RELATIVE_ERROR)
+    rough = _epsilon_on_grid(mechanism, delta, coarse, only_removed=True)
     if not math.isfinite(rough):
         return math.inf
-    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
     return _epsilon_on_grid(mechanism, delta, grid_interval(rough, num_rounds))
 
 
-def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float) -> float:
+def _epsilon_on_grid(mechanism: SampledGaussian, delta: float, interval: float, *, only_removed: bool = False) -> float:
     allowed = delta_after_rounding(delta, mechanism.num_rounds)
     if allowed == 0:
         return math.inf
     from gdpfed.privacy import pld
 
-    composed = pld.composed_distribution(**vars(mechanism), grid_interval=interval)
+    compose = pld.composed_remove if only_removed else pld.composed_distribution
+    composed = compose(**vars(mechanism), grid_interval=interval)
     return _or_infinite(composed.get_epsilon_for_delta(allowed))
 
 
@@ -243,18 +223,12 @@ def epsilon_bound(mechanism: SampledGaussian, *, delta: float, accountant: Accou
     return _epsilon_on_grid(mechanism, delta, grid_interval(1.0, mechanism.num_rounds, COARSE_RELATIVE_ERROR))
 
 
-@remembered
-def _rdp_epsilon(*, noise_multiplier: float, sampling_rate: float, num_rounds: int, delta: float) -> float:
-    mechanism = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    return _rdp_epsilon_over(None, mechanism, delta)
-
-
 def rough_rdp_epsilon(mechanism: SampledGaussian, *, delta: float) -> float:
     """The RDP epsilon over a sixth of the orders, some per cent too large at worst: for searches, never for a claim."""
-    return _rdp_epsilon_over(_FEW_ORDERS, mechanism, delta)
+    return _rdp_epsilon(mechanism=mechanism, delta=delta, orders=_FEW_ORDERS)
 
 
-def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussian, delta: float) -> float:
+def _rdp_epsilon(*, mechanism: SampledGaussian, delta: float, orders: tuple[float, ...] | None = None) -> float:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
@@ -275,4 +249,7 @@ def _rdp_epsilon_over(orders: tuple[float, ...] | None, mechanism: SampledGaussi
 
 
 # One for each accountant: a name without a judge must not be judged by another's.
-_JUDGES: dict[Accountant, Callable[..., float]] = {"pld": _pld_epsilon, "rdp": _rdp_epsilon}
+_JUDGES: dict[Accountant, Callable[..., float]] = {
+    "pld": remembered(_pld_epsilon),
+    "rdp": remembered(_rdp_epsilon),
+}

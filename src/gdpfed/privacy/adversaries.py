@@ -24,13 +24,14 @@ Guarantees (tests of the same name):
   person_is_at_most_group_privacy   never above adding epsilons at (1 + e^eps) delta.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gdpfed.errors import InputError, PrivacyError
+from gdpfed.errors import PrivacyError, expect
 from gdpfed.privacy.accountant import (
     Accountant,
     SampledGaussian,
@@ -44,7 +45,6 @@ from gdpfed.privacy.calibrate import most_allowed
 from gdpfed.privacy.rounding import delta_up
 
 __all__ = [
-    "LinkedSum",
     "ServerView",
     "asked_view",
     "chained_epsilon",
@@ -57,12 +57,14 @@ __all__ = [
 _MAX_PARTICIPATIONS = 1_000_000
 _PERSON_RELATIVE_ERROR = 5e-4
 
+# One person's clients in one noisy sum: for each its sampling rate and its noise multiplier in that sum.
+Clients = Sequence[tuple[float, float]]
+
 
 def server_epsilon(*, noise_multiplier: float, num_participations: int, delta: float) -> float:
     """Epsilon against the server, which knows the samples, of a client that took part ``num_participations`` times."""
     check_delta(delta)
-    if num_participations < 0:
-        raise InputError(f"expected num_participations >= 0, got num_participations={num_participations}")
+    expect(num_participations >= 0, "num_participations >= 0", num_participations=num_participations)
     return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_participations, delta=delta)
 
 
@@ -100,88 +102,54 @@ def asked_view(*, epsilon: float, num_asks: int) -> ServerView:
     )
 
 
-def server_view(
-    *,
-    noise_multiplier: float,
-    sampling_rate: float,
-    num_rounds: int,
-    delta: float,
-    max_participations: int | None = None,
-) -> ServerView:
+def server_view(mechanism: SampledGaussian, *, delta: float, max_participations: int | None = None) -> ServerView:
     """What the server learns of a client; ``max_participations`` is the cap that the sampler enforces, if there is one.
 
     With a cap the release epsilon still holds: given all that was released before, a capped client is sampled with a
-    probability of at most ``sampling_rate``, and the loss grows with the rate.
+    probability of at most its rate, and the loss grows with the rate.
     """
-    if max_participations is not None and max_participations < 1:
-        raise InputError(f"expected max_participations >= 1, got max_participations={max_participations}")
+    num_rounds, sampling_rate = mechanism.num_rounds, mechanism.sampling_rate
     most = num_rounds if max_participations is None else min(max_participations, num_rounds)
-    counts = (
-        min(math.ceil(num_rounds * sampling_rate - 1e-9), most),
-        min(_percentile_of_participations(0.99, num_rounds, sampling_rate), most),
-        most,
-    )
-    mean, p99, largest = (
-        server_epsilon(noise_multiplier=noise_multiplier, num_participations=count, delta=delta) for count in counts
-    )
-    return ServerView(
-        mean_participations=counts[0],
-        p99_participations=counts[1],
-        max_participations=counts[2],
-        epsilon_mean=mean,
-        epsilon_p99=p99,
-        epsilon_max=largest,
-    )
-
-
-def _percentile_of_participations(share: float, num_rounds: int, sampling_rate: float) -> int:
-    """The smallest count that at least ``share`` of the clients do not exceed (binomial)."""
+    expect(most >= 1, "max_participations >= 1", max_participations=max_participations)
     from scipy import special
 
-    return int(np.argmax(special.bdtr(np.arange(num_rounds + 1), num_rounds, sampling_rate) >= share))
+    within = special.bdtr(np.arange(num_rounds + 1), num_rounds, sampling_rate)
+    mean = min(math.ceil(num_rounds * sampling_rate - 1e-9), most)
+    p99 = min(int(np.argmax(within >= 0.99)), most)
+    epsilon = functools.partial(server_epsilon, noise_multiplier=mechanism.noise_multiplier, delta=delta)
+    return ServerView(
+        mean_participations=mean,
+        p99_participations=p99,
+        max_participations=most,
+        epsilon_mean=epsilon(num_participations=mean),
+        epsilon_p99=epsilon(num_participations=p99),
+        epsilon_max=epsilon(num_participations=most),
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkedSum:
-    """One noisy sum and the clients of one person in it: for each its sampling rate and its noise multiplier in that
-    sum."""
-
-    sampling_rates: tuple[float, ...]
-    noise_multipliers: tuple[float, ...]
-
-
-def person_epsilon(*, sums: Sequence[LinkedSum], num_rounds: int, delta: float) -> float:
-    """Epsilon of removing one person who sits in all the listed clients, by PLD, against whoever sees only the
-    released models."""
+def person_epsilon(*, sums: Sequence[Clients], num_rounds: int, delta: float) -> float:
+    """Epsilon of removing one person who sits in all the listed clients of each noisy sum, by PLD, against whoever
+    sees only the released models."""
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
     from gdpfed.privacy import pld
 
     check_delta(delta)
-    occupied = [linked for linked in sums if linked.sampling_rates]
+    occupied = [clients for clients in sums if clients]
     if not occupied:
         return 0.0
-    if any(noise == 0 for linked in occupied for noise in linked.noise_multipliers):
+    if any(noise == 0 for clients in occupied for _, noise in clients):
         return math.inf
     interval = grid_interval(1.0, num_rounds * len(occupied), _PERSON_RELATIVE_ERROR)
     total = distributions.identity(interval)
-    for linked in occupied:
-        sensitivities, probabilities = _shifts(linked)
+    for clients in occupied:
+        shifts, chances = _shifts(clients)
         total = total.compose(
             pld.composed_mixture(
-                sensitivities=tuple(sensitivities),
-                probabilities=tuple(probabilities),
-                num_rounds=num_rounds,
-                grid_interval=interval,
+                sensitivities=shifts, probabilities=chances, num_rounds=num_rounds, grid_interval=interval
             )
         )
-    spent = float(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))))
-    if not math.isfinite(spent):
-        raise PrivacyError(
-            f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "
-            f"raise delta, or declare fewer clients per person"
-        )
-    return spent
+    return _resolved(total.get_epsilon_for_delta(delta_after_rounding(delta, num_rounds * len(occupied))), delta)
 
 
 def chained_epsilon(mechanisms: Sequence[SampledGaussian], *, delta: float, accountant: Accountant) -> float:
@@ -192,19 +160,22 @@ def chained_epsilon(mechanisms: Sequence[SampledGaussian], *, delta: float, acco
     for mechanism in sorted(mechanisms, key=lambda each: epsilon_of(each, delta=delta, accountant=accountant)):
         allowed = delta / len(mechanisms) * math.exp(-spent)
         spent += epsilon_of(mechanism, delta=allowed, accountant=accountant) if allowed else math.inf
+    return _resolved(spent, delta)
+
+
+def _resolved(spent: float, delta: float) -> float:
     if not math.isfinite(spent):
         raise PrivacyError(
             f"the person-level epsilon cannot be resolved at delta={delta_up(delta)}: "
             f"raise delta, or declare fewer clients per person"
         )
-    return spent
+    return float(spent)
 
 
-def _shifts(linked: LinkedSum) -> tuple[list[float], list[float]]:
-    """All sizes by which the person's clients may shift the sum in one round, in noise stds, with their
-    probabilities."""
+def _shifts(clients: Clients) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """All sizes by which the person's clients may shift the sum in one round, in noise stds; their probabilities."""
     chances = {0.0: 1.0}
-    for rate, noise in zip(linked.sampling_rates, linked.noise_multipliers, strict=True):
+    for rate, noise in clients:
         following: dict[float, float] = {}
         for size, chance in chances.items():
             for taking, share in ((size, 1 - rate), (size + 1 / noise, rate)):
@@ -213,4 +184,4 @@ def _shifts(linked: LinkedSum) -> tuple[list[float], list[float]]:
         chances = following
     present = dict(sorted(chances.items()))
     norm = math.fsum(present.values())
-    return list(present), [chance / norm for chance in present.values()]
+    return tuple(present), tuple(chance / norm for chance in present.values())

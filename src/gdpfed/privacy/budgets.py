@@ -228,25 +228,19 @@ def _budgets(columns: Mapping[str, Sequence[Any]], *, source: str) -> Budgets:
 
 
 def _numbers(values: Sequence[Any], *, field: str, source: str) -> list[float]:
-    values = _with_decimal_points(values, field=field, source=source)
-    return [
-        _number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(values, start=1)
-    ]
-
-
-def _with_decimal_points(values: Sequence[Any], *, field: str, source: str) -> Sequence[Any]:
-    """The cells of a column, decimal commas as points; refused where commas could also group thousands."""
+    """The cells of a column; decimal commas are refused where they could also group thousands."""
     commas = [value for value in values if isinstance(value, str) and "," in value]
-    if not commas:
-        return values
     odd = next((value for value in commas if not _DECIMAL_COMMA.fullmatch(value.strip())), None)
     has_points = any(isinstance(value, str) and "." in value for value in values)
-    if odd is not None or has_points or all(_THOUSANDS.fullmatch(value.strip()) for value in commas):
+    if commas and (odd is not None or has_points or all(_THOUSANDS.fullmatch(value.strip()) for value in commas)):
         raise InputError(
             f"expected numbers as {field} in {source!r}, got {odd or commas[0]!r}, whose comma may be a decimal comma "
             f"or group thousands: write decimal points, or more digits"
         )
-    return [value.replace(",", ".") if isinstance(value, str) else value for value in values]
+    plain = (value.replace(",", ".") if isinstance(value, str) else value for value in values)
+    return [
+        _number(value, field=field, where=f"in row {row} of {source!r}") for row, value in enumerate(plain, start=1)
+    ]
 
 
 def _text(path: Path) -> str:
@@ -320,9 +314,7 @@ def _json_columns(path: Path) -> dict[str, list[Any]]:
         raise InputError(
             f'expected a list of {{"client": ..., "epsilon": ...}} or an object {{client: epsilon}} in {str(path)!r}'
         )
-    names = list(dict.fromkeys(name for row in content for name in row))
-    if not content:
-        names = ["client", "epsilon"]
+    names = dict.fromkeys(name for row in content or [{"client": "", "epsilon": ""}] for name in row)
     return {name: [row.get(name) for row in content] for name in names}
 
 

@@ -16,6 +16,7 @@ The file is $GDPFED_CACHE (a folder; "off" switches the disk off), else $XDG_CAC
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -88,8 +89,11 @@ def _folders(module: str) -> tuple[str, ...]:
 
 
 def _key(module: str, function: str, arguments: dict[str, Any]) -> str:
-    exact = {name: value.hex() if isinstance(value, float) else value for name, value in arguments.items()}
-    return json.dumps([_FORMAT, code_hash(*_folders(module)), module, function, sorted(exact.items())], default=vars)
+    # JSON has every float to the last bit; other numbers than Python's become floats.
+    return json.dumps(
+        [_FORMAT, code_hash(*_folders(module)), module, function, sorted(arguments.items())],
+        default=lambda value: vars(value) if dataclasses.is_dataclass(value) else float(value),
+    )
 
 
 def _checksum(key: str, value: str) -> str:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gdpfed.errors import InputError, PrivacyError
+from gdpfed.errors import PrivacyError, expect
 from gdpfed.privacy.accountant import (
     COARSE_RELATIVE_ERROR,
     MAX_ROUNDS,
@@ -55,8 +55,7 @@ _TOLERANCE, _MARGIN = 1e-6, 3e-7
 
 def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
     """Returns ``epsilon`` if it is a finite number above 0."""
-    if not 0 < epsilon <= _MAX_EPSILON:
-        raise InputError(f"expected a finite {field} > 0, at most {_MAX_EPSILON:g}, got {field}={epsilon}")
+    expect(0 < epsilon <= _MAX_EPSILON, f"a finite {field} > 0, at most {_MAX_EPSILON:g}", **{field: epsilon})
     return float(epsilon)
 
 
@@ -228,6 +227,7 @@ def _search_rate(
     )
 
 
+@remembered
 def noise_multiplier_for(
     *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
@@ -236,24 +236,9 @@ def noise_multiplier_for(
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=1.0, sampling_rate=sampling_rate, num_rounds=num_rounds)
-    if sampling_rate == 0:
-        raise InputError(
-            "expected sampling_rate > 0, got sampling_rate=0: a group that never takes part needs no noise"
-        )
+    expect(sampling_rate > 0, "sampling_rate > 0", sampling_rate="0: a group that never takes part needs no noise")
     check_promises_something(delta=delta, sampling_rates=[sampling_rate], num_rounds=num_rounds)
-    return _noise_multiplier_for(
-        epsilon=float(epsilon),
-        delta=float(delta),
-        sampling_rate=float(sampling_rate),
-        num_rounds=int(num_rounds),
-        accountant=check_accountant(accountant),
-    )
-
-
-@remembered
-def _noise_multiplier_for(
-    *, epsilon: float, delta: float, sampling_rate: float, num_rounds: int, accountant: Accountant
-) -> float:
+    check_accountant(accountant)
     found = _search_noise(
         epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, num_rounds=num_rounds, accountant=accountant
     ).exact()
@@ -267,6 +252,7 @@ def _noise_multiplier_for(
     return math.exp(found)
 
 
+@remembered
 def sampling_rate_for(
     *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant = "pld"
 ) -> float:
@@ -275,21 +261,9 @@ def sampling_rate_for(
     check_epsilon(epsilon)
     check_delta(delta)
     SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=1.0, num_rounds=num_rounds)
-    if noise_multiplier < _NOISE_RANGE[0]:
-        raise InputError(f"expected noise_multiplier >= {_NOISE_RANGE[0]}, got noise_multiplier={noise_multiplier}")
-    return _sampling_rate_for(
-        noise_multiplier=float(noise_multiplier),
-        epsilon=float(epsilon),
-        delta=float(delta),
-        num_rounds=int(num_rounds),
-        accountant=check_accountant(accountant),
-    )
-
-
-@remembered
-def _sampling_rate_for(
-    *, noise_multiplier: float, epsilon: float, delta: float, num_rounds: int, accountant: Accountant
-) -> float:
+    smallest = _NOISE_RANGE[0]
+    expect(noise_multiplier >= smallest, f"noise_multiplier >= {smallest}", noise_multiplier=noise_multiplier)
+    check_accountant(accountant)
     search = _search_rate(
         noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
     )

@@ -26,7 +26,7 @@ Guarantees (tests of the same name):
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
@@ -133,8 +133,8 @@ def composed_remove(
 ) -> pld_pmf.PLDPmf:
     """The composed loss when the client is removed: nearly always the larger of the two, so a search may start from
     it."""
-    direction = Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=True)
-    return _self_composed(_round_losses(direction, grid_interval), num_rounds)
+    removed = Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=True)
+    return _self_composed(_round_losses(removed, grid_interval), num_rounds)
 
 
 @functools.lru_cache(maxsize=4)
@@ -145,14 +145,9 @@ def composed_distribution(
 
     The last few are kept, since a search asks for delta and its caller for epsilon of the same one.
     """
-    removed, added = (
-        _round_losses(
-            Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=is_removed),
-            grid_interval,
-        )
-        for is_removed in (True, False)
-    )
-    return PrivacyLossDistribution(_self_composed(removed, num_rounds), _self_composed(added, num_rounds))
+    removed = Direction(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, removed=True)
+    rounds = (_round_losses(one, grid_interval) for one in (removed, replace(removed, removed=False)))
+    return PrivacyLossDistribution(*(_self_composed(losses, num_rounds) for losses in rounds))
 
 
 def _self_composed(losses: pld_pmf.PLDPmf, num_rounds: int) -> pld_pmf.PLDPmf:
@@ -228,20 +223,16 @@ def composed_mixture(
 
     Kept, since people are spread over groups in many ways that share what happens in one group.
     """
-    removed, added = (
-        _self_composed(_mixture_losses(sensitivities, probabilities, adjacency, grid_interval), num_rounds)
-        for adjacency in (AdjacencyType.REMOVE, AdjacencyType.ADD)
-    )
-    return PrivacyLossDistribution(removed, added)
 
+    def losses(adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
+        """One round's distribution, as dp-accounting's `from_mixture_gaussian_mechanism` builds it."""
+        loss = _MixtureLoss(
+            1.0, sensitivities, probabilities, log_mass_truncation_bound=_LOG_TRUNCATED_MASS, adjacency_type=adjacency
+        )
+        bounds = loss.connect_dots_bounds()
+        first, last = math.floor(bounds.epsilon_lower / grid_interval), math.ceil(bounds.epsilon_upper / grid_interval)
+        deltas = loss.get_delta_for_epsilon(np.arange(first, last + 1) * grid_interval)
+        return _connected(grid_interval, first, last, deltas)
 
-def _mixture_losses(
-    sensitivities: tuple[float, ...], probabilities: tuple[float, ...], adjacency: AdjacencyType, interval: float
-) -> pld_pmf.PLDPmf:
-    """One round's distribution, as dp-accounting's `from_mixture_gaussian_mechanism` builds it."""
-    loss = _MixtureLoss(
-        1.0, sensitivities, probabilities, log_mass_truncation_bound=_LOG_TRUNCATED_MASS, adjacency_type=adjacency
-    )
-    bounds = loss.connect_dots_bounds()
-    first, last = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
-    return _connected(interval, first, last, loss.get_delta_for_epsilon(np.arange(first, last + 1) * interval))
+    directions = (AdjacencyType.REMOVE, AdjacencyType.ADD)
+    return PrivacyLossDistribution(*(_self_composed(losses(one), num_rounds) for one in directions))

@@ -19,12 +19,17 @@ def finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
+def _rounded(exact: Decimal, *, last: int, rounding: str) -> Decimal:
+    """To a multiple of 10 ** ``last``."""
+    with localcontext(prec=400):
+        return exact.quantize(Decimal(1).scaleb(last), rounding=rounding)
+
+
 def rounded_up(value: float, digits: int = 4) -> str:
     """A cost, never understated: 0.49991 is 0.5000 at four digits."""
     if math.isinf(value):
         return "infinite"
-    with localcontext(prec=400):
-        return str(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+    return str(_rounded(Decimal(value), last=-digits, rounding=ROUND_CEILING))
 
 
 def promise(value: float) -> str:
@@ -32,27 +37,21 @@ def promise(value: float) -> str:
     if math.isinf(value):
         return "none"
     # What was written 0.1 is a little more than a tenth in binary: its shortest decimal is what was stated.
-    with localcontext(prec=400):
-        stated = Decimal(repr(value)).quantize(Decimal("0.0001"), rounding=ROUND_CEILING)
-    text = format(stated, "f")
+    text = format(_rounded(Decimal(repr(value)), last=-4, rounding=ROUND_CEILING), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def allowance(value: float, digits: int = 6) -> str:
     """What is allowed, never overstated, at so many significant digits: 2.9999999 is 2.99999, 3 is 3."""
-    with localcontext(prec=400):
-        exact = Decimal(repr(value))
-        rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_FLOOR)
+    exact = Decimal(repr(value))
+    rounded = _rounded(exact, last=exact.adjusted() - digits + 1, rounding=ROUND_FLOOR)
     return f"{float(rounded):.{digits}g}"
 
 
 def delta_up(value: float, digits: int = 3) -> str:
     """A failure probability at so many significant digits: 6.9829e-05 is 6.99e-05."""
-    with localcontext(prec=400):
-        exact = Decimal(repr(value))
-        exponent = exact.adjusted()
-        unit = Decimal(1).scaleb(exponent - digits + 1)
-        rounded = exact.quantize(unit, rounding=ROUND_CEILING)
+    exact = Decimal(repr(value))
+    rounded = _rounded(exact, last=exact.adjusted() - digits + 1, rounding=ROUND_CEILING)
     mantissa, _, power = f"{rounded:.{digits - 1}e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{mantissa}e{int(power):+03d}"

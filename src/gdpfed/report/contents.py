@@ -16,7 +16,7 @@ import functools
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gdpfed
 from gdpfed.planning.notes import plan_doubts
@@ -204,12 +204,10 @@ class MethodRuns:
             if plan.is_rotation:
                 server = asked_view(epsilon=release, num_asks=count)
             else:
-                mechanism = vars(plan.mechanism(group)) | {"num_rounds": count}
-                server = server_view(**mechanism, delta=group.delta, max_participations=plan.max_participations)
-            in_all = [run.over_all_runs[index] for run in self.runs if run.over_all_runs is not None]
-            costs.append(
-                GroupCost(group=group, release=release, server=server, over_all_runs=max(in_all, default=None))
-            )
+                mechanism = replace(plan.mechanism(group), num_rounds=count)
+                server = server_view(mechanism, delta=group.delta, max_participations=plan.max_participations)
+            in_all = max((run.over_all_runs[index] for run in self.runs if run.over_all_runs), default=None)
+            costs.append(GroupCost(group=group, release=release, server=server, over_all_runs=in_all))
         return tuple(costs)
 
 

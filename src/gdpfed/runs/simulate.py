@@ -29,6 +29,7 @@ from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.spent import spent_so_far
 from gdpfed.privacy.budgets import Budgets
+from gdpfed.runs.evaluate import LOSS_REMOVED, compared_with_start, judged
 from gdpfed.runs.folder import OWN_DATA, RunFolder, json_lines, rounds_in
 from gdpfed.runs.ledgered import joined_run
 from gdpfed.runs.link import LedgerLink
@@ -37,18 +38,14 @@ from gdpfed.runs.record import Record
 from gdpfed.runs.worth import broken_clients, remarks_of
 from gdpfed.tasks.datasets import Dataset, load_dataset
 from gdpfed.tasks.features import computed_once, fixed_once
-from gdpfed.tasks.losses import Metric, loss_of, metric_values, metrics_of
+from gdpfed.tasks.losses import Metric, loss_of, metrics_of
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.own_data import Examples, joined, load_own_data
 from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
-from gdpfed.tasks.task import Task, TrainingSettings
-from gdpfed.training.clients.cohort import (
-    ClientData,
-    CohortTrainer,
-    LocalTraining,
-    flat_parameters,
-    load_parameters,
-)
+from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.task import Task
+from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters, load_parameters
+from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine
 from gdpfed.training.releases.charged import ChargedRelease
 from gdpfed.training.releases.float_sums import float_release
@@ -56,13 +53,9 @@ from gdpfed.training.rounds import IntArray, Release, TrainingState, Updates
 from gdpfed.training.sampling import simulated, tossed
 
 __all__ = [
-    "LOSS_REMOVED", "Simulation", "board", "charged_to", "dealt_groups", "dealt_order", "dropped_in", "prepare",
+    "Simulation", "board", "charged_to", "dealt_groups", "dealt_order", "dropped_in", "prepare",
     "run_simulation", "simulate",
 ]  # fmt: skip
-
-_EVALUATION_BATCH = 250
-# In the place of an accuracy, where there are no right answers.
-LOSS_REMOVED = "less loss than untrained"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,57 +118,26 @@ class Simulation:
         return load_parameters(self.model, parameters)
 
     def evaluate(self, parameters: Tensor) -> Evaluation:
-        """Accuracy and mean loss on the test set, in batches of a fixed size, so that workers change nothing."""
-        judged = self._judged(parameters)
-        if judged.accuracy is not None:
-            return Evaluation(**vars(judged) | {"accuracy": judged.accuracy})
-        start = self._start_loss
-        removed = 100 * (1 - judged.loss / start) if start > 0 else 0.0
-        return Evaluation(**vars(judged) | {"accuracy": min(100.0, max(0.0, removed)), "measure": LOSS_REMOVED})
+        """How these parameters do on the test set."""
+        found = self._judged(parameters)
+        return compared_with_start(found, self._start_loss) if found.measure == LOSS_REMOVED else found
 
     @functools.cached_property
     def _start_loss(self) -> float:
         return self._judged(self.initial).loss
 
-    def _judged(self, parameters: Tensor) -> "_Judged":
-        model, loss = self.load(parameters), self.trainer.loss
-
-        def judge(start: int) -> tuple[NDArray[np.int64] | None, float | None, float, Tensor]:
-            with torch.no_grad():
-                inputs = self.test_inputs[start : start + _EVALUATION_BATCH]
-                targets = self.test_labels[start : start + _EVALUATION_BATCH]
-                outputs = model(inputs)
-                if loss.kind == "classes":
-                    losses = nn.functional.cross_entropy(outputs, targets, reduction="none").double()
-                    right = targets[outputs.argmax(1) == targets]
-                    counts = np.bincount(right.numpy(), minlength=outputs.shape[1])
-                    return counts, None, float(losses.sum()), outputs
-                losses = loss.function(outputs, targets).double()
-                total = float(losses.sum()) * (len(targets) if loss.is_mean else 1)
-                shares = loss.right(outputs, targets)
-                return None, None if shares is None else float(shares.sum()), total, outputs
-
-        with _evaluating(model):
-            results = self.trainer.map(judge, range(0, len(self.test_labels), _EVALUATION_BATCH))
-        count = len(self.test_labels)
-        mean_loss = math.fsum(total for _, _, total, _ in results) / count
-        found = metric_values(self.metrics, torch.cat([one for *_, one in results]), self.test_labels)
-        correct = [counts for counts, *_ in results if counts is not None]
-        shares = [share for _, share, *_ in results if share is not None]
-        accuracy = 100 * math.fsum(shares) / count if shares else None
-        by_budget: tuple[float, ...] = ()
-        if correct:
-            by_class = np.sum(correct, axis=0)
-            accuracy, by_budget = 100 * int(by_class.sum()) / count, self._by_budget(by_class)
-        return _Judged(
-            accuracy=accuracy,
-            loss=mean_loss if math.isfinite(mean_loss) else 1e300,
-            by_budget=by_budget,
-            metrics=found or None,
+    def _judged(self, parameters: Tensor) -> Evaluation:
+        return judged(
+            self.load(parameters),
+            self.test_inputs,
+            self.test_labels,
+            trainer=self.trainer,
+            metrics=self.metrics,
+            label_mix=self.label_mix,
         )
 
-    def remarks(self, state: TrainingState, judged: Sequence[Evaluation | Record], dropped: int) -> tuple[str, ...]:
-        """What makes the result worth little, after the last round; ``judged`` are all evaluations."""
+    def remarks(self, state: TrainingState, told: Sequence[Evaluation | Record], dropped: int) -> tuple[str, ...]:
+        """What makes the result worth little, after the last round; ``told`` are all evaluations."""
         return remarks_of(
             self.plan,
             parameters=state.parameters,
@@ -183,38 +145,10 @@ class Simulation:
             assignment=self.assignment,
             dropped=dropped,
             broken=self.broken,
-            judged=judged,
-            start_loss=self._start_loss if judged else math.inf,
+            judged=told,
+            start_loss=self._start_loss if told else math.inf,
             test_targets=self.test_labels,
         )
-
-    def _by_budget(self, correct: NDArray[np.int64]) -> tuple[float, ...]:
-        if self.label_mix is None:
-            return ()
-        there = np.bincount(self.test_labels.numpy(), minlength=len(correct))
-        return tuple(float(value) for value in 100 * self.label_mix @ (correct / np.maximum(there, 1)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """An evaluation, whose accuracy is None where there are no right answers."""
-
-    accuracy: float | None
-    loss: float
-    by_budget: tuple[float, ...]
-    metrics: Mapping[str, float] | None
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, and afterwards each of its parts in the mode that it was in."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _members(dataset: Dataset, training: TrainingSettings, num_clients: int, seed: int) -> Sequence[IntArray]:
@@ -341,25 +275,24 @@ def _own(task: Task, local: LocalTraining, seed: int) -> _Held:
     """A data set of one's own: clients as they are, or examples to be dealt out."""
     training = task.training
     function = imported(training.dataset, what="data set")
-    given = load_own_data(function, name=training.dataset, budgets=task.budgets, loss=local.loss, seed=seed)
+    given, test = load_own_data(function, name=training.dataset, budgets=task.budgets, loss=local.loss, seed=seed)
     for name in ("validation", "group_skew"):
         if getattr(training, name):
             raise InputError(f"{name} is for the data sets of `gdpfed data list`: leave it out")
-    if given.clients is not None:
+    if isinstance(given, Examples):
+        examples, members = given, list(_parts(given, training, len(task.budgets), seed))
+    else:
         if training.partition == "dirichlet":
             raise InputError(f"{training.dataset!r} says which client has what: leave partition out")
-        examples, members = joined(given.clients)
-    else:
-        assert given.train is not None  # noqa: S101 - one of the two is there
-        examples, members = given.train, list(_parts(given.train, training, len(task.budgets), seed))
-    targets = torch.cat([examples.targets.flatten(), given.test.targets.flatten()])
+        examples, members = joined(given)
+    targets = torch.cat([examples.targets.flatten(), test.targets.flatten()])
     sizes = {} if targets.is_floating_point() else {"num_classes": int(targets.max()) + 1}
     model = _model(task, seed, sizes)
-    model, (inputs, test_inputs) = fixed_once(model, examples.inputs, given.test.inputs)
+    model, (inputs, test_inputs) = fixed_once(model, examples.inputs, test.inputs)
     return _Held(
         model=model,
         data=ClientData(inputs=inputs, labels=examples.targets, members=members),
-        test=Examples(inputs=test_inputs, targets=given.test.targets),
+        test=Examples(inputs=test_inputs, targets=test.targets),
     )
 
 

@@ -185,21 +185,14 @@ class SecureClient:
 
     def check_delivery(self, content: bytes) -> None:
         """Raises PrivacyError unless `mask` would accept this delivery; changes nothing."""
-        delivery = messages.Delivery.decode(content)
-        joined = self._expect_roster(delivery.roster)
-        self._unspent()
-        self._opened(joined, delivery)
+        self._opened(content)
 
     def mask(self, content: bytes, update: Any) -> bytes:
         """The update, clipped, on the grid, with this client's share of the noise, masked, in answer to a delivery.
 
         Whatever the update is, this answers; what cannot be used counts as zero.
         """
-        delivery = messages.Delivery.decode(content)
-        joined = self._expect_roster(delivery.roster)
-        secrets = self._unspent()
-        held = self._opened(joined, delivery)
-        sharers = frozenset(delivery.sharers)
+        joined, secrets, masked_with = self._opened(content)
         share = noise_share(
             total_variance=self._planned.noise_variance,
             cohort=joined.roster.topology.cohort,
@@ -209,13 +202,12 @@ class SecureClient:
         values = encode(update, self._planned.encoding(self._group))
         values += discrete_gaussian(len(values), variance=share.variance, stream=self._randomness.stream("noise"))
         masked = values.astype(np.uint32)
-        self._add_masks(masked, joined.roster, secrets, sharers)
-        confirmed = self._confirmations(joined, sharers)
+        self._add_masks(masked, joined.roster, secrets, masked_with.sharers)
+        confirmed = self._confirmations(joined, masked_with.sharers)
         # What is no longer needed cannot leak.
-        self._state = replace(self._state, masked=Masked(sharers=sharers, held=held), secrets=None)
-        return messages.MaskedInput(
-            roster=delivery.roster, client=self._client, confirmed=confirmed, values=masked
-        ).encode()
+        self._state = replace(self._state, masked=masked_with, secrets=None)
+        digest = joined.roster.digest
+        return messages.MaskedInput(roster=digest, client=self._client, confirmed=confirmed, values=masked).encode()
 
     def _expect_roster(self, digest: bytes) -> Joined:
         joined = self._state.joined
@@ -225,12 +217,14 @@ class SecureClient:
             raise PrivacyError("expected a message about the roster that was answered, got one about another")
         return joined
 
-    def _opened(self, joined: Joined, delivery: messages.Delivery) -> dict[int, Pair]:
-        """The pairs of shares that the neighbours sealed for this client, and its own."""
+    def _opened(self, content: bytes) -> tuple[Joined, Secrets, Masked]:
+        """What an input is masked by, and the shares that the neighbours sealed for this client, and its own."""
+        delivery = messages.Delivery.decode(content)
+        joined, secrets = self._expect_roster(delivery.roster), self._unspent()
         roster, shape = joined.roster, joined.roster.topology
         if delivery.client != self._client:
             raise PrivacyError("expected a delivery for this client, got another's")
-        sharers = set(delivery.sharers)
+        sharers = frozenset(delivery.sharers)
         if not sharers <= set(roster.clients) or self._client not in sharers:
             raise PrivacyError("expected sharers from the roster, this client among them")
         if len(sharers) < (fewest := shape.smallest_survivors):
@@ -245,7 +239,7 @@ class SecureClient:
             held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES:])
             if any(int.from_bytes(share, "little") >= PRIME for share in held[peer]):
                 raise PrivacyError(f"expected shares from client {peer}, got something else")
-        return held
+        return joined, secrets, Masked(sharers=sharers, held=held)
 
     def _add_masks(
         self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: Secrets, sharers: frozenset[int]

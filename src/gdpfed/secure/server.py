@@ -58,8 +58,7 @@ class AbortedError(GdpfedError):
 
 def empty_sum(planned: PlannedSum, *, randomness: Randomness | None = None) -> NDArray[np.uint32]:
     """What an empty cohort releases: noise of the variance of every other release."""
-    stream = (randomness or SystemRandomness()).stream("noise")
-    return discrete_gaussian(planned.num_params, variance=planned.released_variance, stream=stream).astype(np.uint32)
+    return _drawn(planned, planned.released_variance, randomness)
 
 
 def missing_noise(
@@ -69,9 +68,12 @@ def missing_noise(
     share = noise_share(
         total_variance=planned.noise_variance, cohort=cohort, tolerance=tolerance, num_params=planned.num_params
     )
-    missing = planned.released_variance - arrived * share.variance
+    return _drawn(planned, planned.released_variance - arrived * share.variance, randomness)
+
+
+def _drawn(planned: PlannedSum, variance: int, randomness: Randomness | None) -> NDArray[np.uint32]:
     stream = (randomness or SystemRandomness()).stream("noise")
-    return discrete_gaussian(planned.num_params, variance=missing, stream=stream).astype(np.uint32)
+    return discrete_gaussian(planned.num_params, variance=variance, stream=stream).astype(np.uint32)
 
 
 class SecureServer:

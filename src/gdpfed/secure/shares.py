@@ -9,7 +9,8 @@ Guarantees (tests of the same name):
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from gdpfed.errors import InputError
 from gdpfed.secure.randomness import Stream
@@ -58,18 +59,13 @@ def restore(shares: Mapping[int, bytes], *, threshold: int) -> bytes | None:
     return secret.to_bytes(SECRET_BYTES, "little") if secret < 1 << 8 * SECRET_BYTES else None
 
 
-def _products(numbers: Iterable[int]) -> list[int]:
-    """In the field: 1, the first number, the product of the first two, and so on."""
-    return list(itertools.accumulate(numbers, lambda product, number: product * number % PRIME, initial=1))
-
-
 @functools.lru_cache(maxsize=1024)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights at 0. Public, and remembered: in a complete graph all secrets have the same holders."""
-    product = _products(points)[-1]
-    denominators = [_products(other - point if other != point else point for other in points)[-1] for point in points]
+    product = math.prod(points)
+    denominators = [math.prod(other - point or point for other in points) % PRIME for point in points]
     # One inversion for all.
-    prefixes = _products(denominators)
+    prefixes = list(itertools.accumulate(denominators, lambda one, other: one * other % PRIME, initial=1))
     inverse = pow(prefixes[-1], -1, PRIME)
     weights = []
     for index in range(len(points) - 1, -1, -1):

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -106,26 +105,15 @@ class Loss:
         is_mean = value.ndim == 0 or len(value) != len(targets)
         return Loss(name=self.name, function=self.function, is_mean=is_mean)
 
-    def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(batch,): of a function that gives means, each example's own."""
-        if not self.is_mean:
-            return self.function(outputs, targets)
-        singles = [self.function(output[None], target[None]) for output, target in zip(outputs, targets, strict=True)]
-        return torch.stack([value.reshape(()) for value in singles])
-
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Which share of each example's answers is right (batch,); None where there are no right answers."""
         if self.kind == "labels":
             return ((_flat(outputs) > 0) == (_flat(targets) > 0.5)).double().mean(1)
         has_classes = not targets.is_floating_point() and outputs.shape[:-1] == targets.shape and outputs.ndim >= 2
         if self.kind in ("classes", "tokens") or (self.kind == "any" and has_classes):
-            counted = targets >= 0
-            right = (outputs.argmax(-1) == targets) & counted
-            return (
-                right.double().flatten(1).sum(1) / counted.flatten(1).sum(1).clamp_min(1)
-                if targets.ndim > 1
-                else (right.double())
-            )
+            counted = _flat(targets) >= 0
+            right = _flat(outputs.argmax(-1) == targets) & counted
+            return right.double().sum(1) / counted.sum(1).clamp_min(1)
         return None
 
 
@@ -162,10 +150,6 @@ LOSSES: Mapping[str, Loss] = {
 }
 
 
-def _name(function: object) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def loss_of(loss: "str | Callable[[Tensor, Tensor], Tensor]") -> Loss:
     """A loss by its name, by ``package.module:function``, or as a function."""
     if isinstance(loss, str):
@@ -179,7 +163,7 @@ def loss_of(loss: "str | Callable[[Tensor, Tensor], Tensor]") -> Loss:
         return Loss(name=loss, function=imported(loss, what="loss"))
     if not callable(loss):
         raise InputError(f"expected a loss's name, or a function of outputs and targets, got {loss!r}")
-    return Loss(name=_name(loss), function=loss)
+    return Loss(name=getattr(loss, "__name__", type(loss).__name__), function=loss)
 
 
 def metrics_of(metrics: Mapping[str, Metric] | Sequence[str]) -> dict[str, Metric]:

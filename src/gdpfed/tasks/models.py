@@ -10,7 +10,7 @@ Guarantees (tests of the same name):
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -141,20 +141,13 @@ def build_model(name: str, *, seed: int, **sizes: int) -> nn.Module:
     Of ``package.module:function`` it is what the function returns, given those sizes that it has parameters for.
     """
     if is_reference(name):
-        own = imported(name, what="model")
-        return _built(partial(_own_model, own, name, sizes), seed=seed)
-    expect_word("a model among", name, MODELS)
-    return _built(partial(MODELS[name], **sizes), seed=seed)
-
-
-def _built(make: Callable[[], nn.Module], *, seed: int) -> nn.Module:
+        make = partial(called, imported(name, what="model"), what=f"the model {name!r}", offered=sizes)
+    else:
+        expect_word("a model among", name, MODELS)
+        make = partial(MODELS[name], **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return make()
-
-
-def _own_model(function: Callable[..., object], name: str, sizes: Mapping[str, object]) -> nn.Module:
-    made = called(function, what=f"the model {name!r}", offered=sizes)
+        made = make()
     if not isinstance(made, nn.Module):
         raise InputError(f"expected a torch.nn.Module of the model {name!r}, got {type(made).__name__}")
     return made

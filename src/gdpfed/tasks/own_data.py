@@ -32,7 +32,7 @@ from gdpfed.errors import InputError
 from gdpfed.privacy.budgets import Budgets
 from gdpfed.tasks.losses import Loss
 
-__all__ = ["Examples", "OwnData", "client_examples", "examples_of", "joined", "load_own_data"]
+__all__ = ["Examples", "client_examples", "examples_of", "joined", "load_own_data"]
 
 _TARGETS = ("label", "labels", "target", "targets", "y")
 _INPUTS = ("input_ids", "inputs", "input", "x", "image", "images", "pixel_values", "features", "img", "tokens")
@@ -47,15 +47,6 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.targets)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnData:
-    """What a function of one's own gave: clients, or examples to be dealt out, and a test set."""
-
-    clients: list[Examples] | None
-    train: Examples | None
-    test: Examples
 
 
 def examples_of(given: Any, *, loss: Loss, where: str, columns: tuple[str, str] | None = None) -> Examples:
@@ -216,8 +207,11 @@ def joined(clients: Sequence[Examples]) -> tuple[Examples, list[NDArray[np.int64
     return together, members
 
 
-def load_own_data(function: Callable[..., Any], *, name: str, budgets: Budgets, loss: Loss, seed: int) -> OwnData:
-    """What a function of one's own returns: {"clients": ..., "test": ...}, or {"train": ..., "test": ...}."""
+def load_own_data(
+    function: Callable[..., Any], *, name: str, budgets: Budgets, loss: Loss, seed: int
+) -> tuple[list[Examples] | Examples, Examples]:
+    """What a function of one's own returns: {"clients": ..., "test": ...}, or {"train": ..., "test": ...}: each
+    client's examples, or some to be dealt out; and a test set."""
     offered = {"seed": seed, "num_clients": len(budgets)}
     given = called(function, what=f"the data set {name!r}", offered=offered)
     ways = 'a dict with "test" and "clients" (a list, or by name), or "test" and "train" (to be dealt out)'
@@ -228,5 +222,5 @@ def load_own_data(function: Callable[..., Any], *, name: str, budgets: Budgets, 
     if not len(test):
         raise InputError(f"expected at least one example in the test set of {name!r}, got none")
     if "clients" in given:
-        return OwnData(clients=client_examples(given["clients"], budgets, loss=loss), train=None, test=test)
-    return OwnData(clients=None, train=examples_of(given["train"], loss=loss, where=f"{name!r}"), test=test)
+        return client_examples(given["clients"], budgets, loss=loss), test
+    return examples_of(given["train"], loss=loss, where=f"{name!r}"), test

@@ -21,7 +21,7 @@ from torch import Tensor
 from gdpfed import streams
 from gdpfed.planning.correlated import noise_factors
 
-__all__ = ["clip", "clip_and_measure", "noise", "norms"]
+__all__ = ["clip", "noise", "norms"]
 
 # Rounding in the norm and the product must not leave a norm above the bound.
 _SAFETY = 1 - 1e-14
@@ -36,21 +36,14 @@ def norms(updates: Tensor) -> Tensor:
         return torch.from_numpy(np.sqrt(np.square(np.ascontiguousarray(updates.numpy())).sum(axis=1)))
 
 
-def clip(updates: Tensor, *, clip_norm: float) -> Tensor:
-    """Scales each row of (clients, params) to a norm of at most ``clip_norm``; a non-finite row becomes zero."""
-    return clip_and_measure(updates, clip_norm=clip_norm)[0]
-
-
-def clip_and_measure(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """What `clip` gives, and the norms that the rows had before."""
+def clip(updates: Tensor, *, clip_norm: float) -> tuple[Tensor, Tensor]:
+    """Rows of (clients, params) with norms of at most ``clip_norm``, non-finite ones as zero; their norms before."""
     lengths = norms(updates)
-    finite = torch.isfinite(lengths)
     factors = torch.ones_like(lengths)
     if math.isfinite(clip_norm):
         factors = torch.where(lengths > clip_norm, clip_norm * _SAFETY / lengths, factors)
     bounded = updates * factors.unsqueeze(1)
-    if not bool(finite.all()):
-        bounded[~finite] = 0
+    bounded[~torch.isfinite(lengths)] = 0
     return bounded, lengths
 
 

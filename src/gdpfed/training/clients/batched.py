@@ -33,7 +33,7 @@ from gdpfed.errors import InputError
 from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.dropout import SeededDropout
-from gdpfed.training.clients.layers import LayeredModel, loss_gradient
+from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
 
 __all__ = ["BatchedModel", "LinearModel", "batched_model"]
 
@@ -50,12 +50,7 @@ class BatchedModel(Protocol):
         """What can be done once for stacked inputs (clients, batch, ...) that are used in several steps."""
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Any,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Any, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """Of the losses (clients, batch) times ``weights``, by trained parameter; valid until the next call. ``keys``
         are of the masks that each client's dropout draws."""
@@ -95,12 +90,7 @@ class LinearModel:
         return features.view(*inputs.shape[:2], -1)
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter."""
         del keys
@@ -129,19 +119,14 @@ class _AnyModule:
         return inputs
 
     def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None = None,
+        self, parameters: Sequence[Tensor], prepared: Tensor, labels: Tensor, weights: Tensor, keys: Keys = None
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
         if not hasattr(self._own, "model"):
             self._own.model = copy.deepcopy(self._pattern)
         if not self._one_by_one:
             try:
-                return self._gradients(parameters, prepared, labels, weights, keys)
+                return self._gradients(_together, parameters, prepared, labels, weights, keys)
             except RuntimeError as error:
                 if "randomness" in str(error):
                     raise _random(error) from error
@@ -151,73 +136,60 @@ class _AnyModule:
         rows = []
         before = torch.get_rng_state()
         for i in range(len(labels)):
-            own = [part[i] for part in parameters]
-            key = None if keys is None else keys[i]
-            rows.append(self._gradients(own, prepared[i], labels[i], weights[i], key, one=True))
+            one = slice(i, i + 1)
+            own = [part[one] for part in parameters]
+            key = None if keys is None else keys[one]
+            rows.append(self._gradients(_alone, own, prepared[one], labels[one], weights[one], key))
         if not torch.equal(before, torch.get_rng_state()):
             raise _random(None)
-        return [torch.stack(parts) for parts in zip(*rows, strict=True)]
+        return [torch.cat(parts) for parts in zip(*rows, strict=True)]
 
     def _gradients(
         self,
+        each: Callable[..., Tensor],
         parameters: Sequence[Tensor],
         inputs: Tensor,
         labels: Tensor,
         weights: Tensor,
-        keys: Tensor | None,
-        *,
-        one: bool = False,
+        keys: Keys,
     ) -> list[Tensor]:
-        """Of one client, or of many at once, whose tensors have one more dimension."""
+        """Of many clients by `_together`, of one by `_alone`."""
         leaves = tuple(part.detach().requires_grad_() for part in parameters)
         if self._loss.kind == "classes":
-            logits = self._of_all(self._single, leaves, inputs, keys, one=one)
+            logits = each(self._single, leaves, inputs, keys)
             losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
             total = (losses * weights.flatten()).sum()
         elif not self._loss.is_mean:
-            total = (self._of_all(self._losses, leaves, inputs, labels, keys, one=one) * weights).sum()
+            total = (each(self._losses, leaves, inputs, labels, keys) * weights).sum()
         else:
-            total = self._means(leaves, inputs, labels, weights, keys, one=one)
+            # Means of each client's own batch, without what pads it: clients of one size at a time.
+            sizes = (weights > 0).sum(-1)
+            totals = []
+            for size in sorted(set(sizes.tolist())):
+                rows = torch.nonzero(sizes == size)[:, 0]
+                own = tuple(leaf[rows] for leaf in leaves)
+                of_rows = None if keys is None else keys[rows]
+                totals.append(each(self._losses, own, inputs[rows, :size], labels[rows, :size], of_rows).sum())
+            total = torch.stack(totals).sum()
         return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
-    def _means(
-        self,
-        leaves: tuple[Tensor, ...],
-        inputs: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Tensor | None,
-        *,
-        one: bool,
-    ) -> Tensor:
-        """The sum of what the loss says of each client's own batch, without what pads it: clients of one size at a
-        time."""
-        sizes = (weights > 0).sum(-1)
-        if one:
-            size = int(sizes)
-            return self._of_all(self._losses, leaves, inputs[:size], labels[:size], keys, one=True).sum()
-        totals = []
-        for size in sorted(set(sizes.tolist())):
-            rows = torch.nonzero(sizes == size)[:, 0]
-            own = tuple(leaf[rows] for leaf in leaves)
-            of_rows = None if keys is None else keys[rows]
-            batches = (inputs[rows, :size], labels[rows, :size])
-            totals.append(self._of_all(self._losses, own, *batches, of_rows, one=False).sum())
-        return torch.stack(totals).sum()
-
-    @staticmethod
-    def _of_all(function: Callable[..., Tensor], *arguments: Any, one: bool) -> Tensor:
-        if one:
-            return function(*arguments)
-        return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
-
-    def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Tensor | None) -> Tensor:
+    def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Keys) -> Tensor:
         return self._loss.function(self._single(parameters, inputs, key), labels)
 
-    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor, key: Tensor | None) -> Tensor:
+    def _single(self, parameters: tuple[Tensor, ...], inputs: Tensor, key: Keys) -> Tensor:
         named = dict(zip(self._names, parameters, strict=True))
         with SeededDropout(key):
             return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
+
+
+def _together(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
+
+
+def _alone(function: Callable[..., Tensor], leaves: tuple[Tensor, ...], *arguments: Any) -> Tensor:
+    """The same for a single client, without vmap."""
+    own = (None if argument is None else argument[0] for argument in arguments)
+    return function(tuple(leaf[0] for leaf in leaves), *own).unsqueeze(0)
 
 
 # What vmap says of something that it cannot do for many clients at once: an operation, a branch on a value, a number.

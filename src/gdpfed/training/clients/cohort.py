@@ -23,19 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed.errors import expect
-from gdpfed.training.clients.blocks import (
-    Chunk,
-    ClientData,
-    LocalTraining,
-    flat_parameters,
-    load_parameters,
-    local_batches,
-)
+from gdpfed.training.clients.blocks import Chunk, ClientData, LocalTraining
 from gdpfed.training.clients.engines import Engine
 
-__all__ = [
-    "ClientData", "CohortTrainer", "LocalTraining", "flat_parameters", "load_parameters", "local_batches",
-]  # fmt: skip
+__all__ = ["CohortTrainer"]
 
 T = TypeVar("T")
 

@@ -18,13 +18,15 @@ Guarantees (tests of the same name):
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayeredModel", "loss_gradient"]
+__all__ = ["Keys", "LayeredModel", "loss_gradient"]
+
+# Of the masks that each client's dropout draws, for models that have it.
+Keys = Tensor | None
 
 # Convolutions, flat, dense; c: Conv2d, r: ReLU, p: MaxPool2d, f: Flatten, d: Linear.
 _LETTERS: dict[type[nn.Module], str] = {
@@ -75,27 +77,17 @@ class _Pool:
         torch.sub(self._lower, lower_left, out=lower_right)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shape:
-    """What a convolution is, with what follows it."""
-
-    outputs: int
-    size: int
-    pad: int
-    rectified: bool
-    pooled: bool
-
-
 class _Convolution:
     """A convolution of ``images``, then the pool, the bias and the ReLU that follow it; with all its memory.
 
     ``images`` is read in every call, so whoever made it writes the next batch into it.
     """
 
-    def __init__(self, images: Tensor, shape: _Shape, *, is_first: bool) -> None:
-        self._shape = shape
+    def __init__(self, images: Tensor, layer: nn.Conv2d, following: Sequence[nn.Module], *, is_first: bool) -> None:
+        self._rectified = any(isinstance(other, nn.ReLU) for other in following)
+        self._pooled = any(isinstance(other, nn.MaxPool2d) for other in following)
         clients, channels, height, width, batch = images.shape
-        size, edge = shape.size, shape.pad
+        outputs, size, edge = layer.out_channels, layer.kernel_size[0], int(layer.padding[0])
         rows, columns = height + 2 * edge - size + 1, width + 2 * edge - size + 1
         self.images = images
         self._padded = images
@@ -103,17 +95,17 @@ class _Convolution:
             self._padded = images.new_zeros(clients, channels, height + 2 * edge, width + 2 * edge, batch)
         self._inside = self._padded[:, :, edge : edge + height, edge : edge + width]
         # Only the first layer's patches may lie in any order: the others' gradients go back where they came from.
-        by_quarter = is_first and shape.pooled and rows % 2 == 0 and columns % 2 == 0
+        by_quarter = is_first and self._pooled and rows % 2 == 0 and columns % 2 == 0
         self._patches = images.new_empty(clients, channels * size**2, rows * columns * batch)
         self._patches_by_column = self._patches.transpose(1, 2)
-        self._cuts = self._cut_views(rows, columns, by_quarter)
-        self._summed = images.new_empty(clients, shape.outputs, rows * columns * batch)
+        self._cuts = self._cut_views(size, rows, columns, by_quarter)
+        self._summed = images.new_empty(clients, outputs, rows * columns * batch)
         # Zeros: an odd last row or column is in no pool.
         self._of_summed = torch.zeros_like(self._summed)
-        self._of_kernel = images.new_empty(clients, shape.outputs, channels * size**2)
-        self.result = self._summed.view(clients, shape.outputs, rows, columns, batch)
-        if shape.pooled:
-            self.result = images.new_empty(clients, shape.outputs, rows // 2, columns // 2, batch)
+        self._of_kernel = images.new_empty(clients, outputs, channels * size**2)
+        self.result = self._summed.view(clients, outputs, rows, columns, batch)
+        if self._pooled:
+            self.result = images.new_empty(clients, outputs, rows // 2, columns // 2, batch)
             self._pool = _Pool(self.result)
             self._quarters = _quarters(self._summed, rows, columns, batch, by_quarter)
             self._of_quarters = _quarters(self._of_summed, rows, columns, batch, by_quarter)
@@ -129,10 +121,9 @@ class _Convolution:
                 for column in range(size)
             ]
 
-    def _cut_views(self, rows: int, columns: int, by_quarter: bool) -> list[tuple[Tensor, Tensor]]:
+    def _cut_views(self, size: int, rows: int, columns: int, by_quarter: bool) -> list[tuple[Tensor, Tensor]]:
         """Pairs of views (to, from): together, all patches in the layout of ``_patches``."""
         clients, channels, *_, batch = self.images.shape
-        size = self._shape.size
         cut = self._padded.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 5, 6, 2, 3, 4)
         if not by_quarter:
             return [(self._patches.view(clients, channels, size, size, rows, columns, batch), cut)]
@@ -143,7 +134,7 @@ class _Convolution:
 
     def cut(self) -> None:
         """Takes the patches of what is in ``images`` now."""
-        if self._shape.pad:
+        if self._padded is not self.images:
             self._inside.copy_(self.images)
         for to, source in self._cuts:
             to.copy_(source)
@@ -151,18 +142,18 @@ class _Convolution:
     def forward(self, kernel: Tensor, bias: Tensor) -> None:
         """Fills ``result`` (clients, outputs, rows, columns, batch)."""
         torch.bmm(kernel.flatten(2), self._patches, out=self._summed)
-        if self._shape.pooled:
+        if self._pooled:
             self._pool.forward(self._quarters)
         self.result += bias[:, :, None, None, None]
-        if self._shape.rectified:
+        if self._rectified:
             self.result.clamp_min_(0)
 
     def backward(self, kernel: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of the kernel and the bias; fills ``of_images``, where there is one."""
-        if self._shape.rectified:
+        if self._rectified:
             gradient = _rectified_gradient(gradient, self.result)
         of_bias = gradient.sum((2, 3, 4))
-        if self._shape.pooled:
+        if self._pooled:
             self._pool.backward(gradient, self._of_quarters)
         else:
             self._of_summed.view(gradient.shape).copy_(gradient)
@@ -184,16 +175,6 @@ def _quarters(values: Tensor, rows: int, columns: int, batch: int, by_quarter: b
     return tuple(whole[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1))
 
 
-def _block(inputs: Tensor, shapes: Sequence[_Shape]) -> list[_Convolution]:
-    """The convolutions of all clients of a block."""
-    images = inputs.new_empty(inputs.permute(0, 2, 3, 4, 1).shape)
-    layers: list[_Convolution] = []
-    for shape in shapes:
-        layers.append(_Convolution(images, shape, is_first=not layers))
-        images = layers[-1].result
-    return layers
-
-
 class _Blocks(threading.local):
     """One thread's memory."""
 
@@ -213,19 +194,11 @@ class LayeredModel:
         layers = list(model)
         flat = next(index for index, layer in enumerate(layers) if isinstance(layer, nn.Flatten))
         starts = [index for index, layer in enumerate(layers[:flat]) if isinstance(layer, nn.Conv2d)]
-        self._shapes = []
-        for start, end in zip(starts, [*starts[1:], flat], strict=True):
-            layer = cast(nn.Conv2d, layers[start])
-            following = [type(other) for other in layers[start + 1 : end]]
-            self._shapes.append(
-                _Shape(
-                    outputs=layer.out_channels,
-                    size=layer.kernel_size[0],
-                    pad=int(layer.padding[0]),
-                    rectified=nn.ReLU in following,
-                    pooled=nn.MaxPool2d in following,
-                )
-            )
+        # Each convolution, and what follows it.
+        self._convolutions = [
+            (cast(nn.Conv2d, layers[start]), layers[start + 1 : end])
+            for start, end in zip(starts, [*starts[1:], flat], strict=True)
+        ]
         self._rectified = [
             type(following) is nn.ReLU
             for dense, following in zip(layers[flat:], [*layers[flat + 1 :], None], strict=True)
@@ -246,13 +219,18 @@ class LayeredModel:
         """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
         kept = self._blocks.by_shape
         key = (inputs.shape, inputs.dtype)
+        images = inputs.permute(0, 2, 3, 4, 1)
         if key not in kept:
             # A cohort has blocks of two sizes at most; more would be another cohort's.
             if len(kept) >= 2:
                 kept.clear()
-            kept[key] = _block(inputs, self._shapes)
+            made: list[_Convolution] = []
+            for layer, following in self._convolutions:
+                entering = made[-1].result if made else inputs.new_empty(images.shape)
+                made.append(_Convolution(entering, layer, following, is_first=not made))
+            kept[key] = made
         layers = kept[key]
-        layers[0].images.copy_(inputs.permute(0, 2, 3, 4, 1))
+        layers[0].images.copy_(images)
         layers[0].cut()
         return layers
 
@@ -262,13 +240,13 @@ class LayeredModel:
         prepared: list[_Convolution],
         labels: Tensor,
         weights: Tensor,
-        keys: Tensor | None = None,
+        keys: Keys = None,
     ) -> list[Tensor]:
         """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
         del keys
         own = [part.detach() for part in parameters]
         pairs = list(zip(own[::2], own[1::2], strict=True))
-        convolved, dense = pairs[: len(self._shapes)], pairs[len(self._shapes) :]
+        convolved, dense = pairs[: len(prepared)], pairs[len(prepared) :]
         for index, (layer, (kernel, bias)) in enumerate(zip(prepared, convolved, strict=True)):
             if index:
                 layer.cut()

@@ -47,7 +47,7 @@ def clipped_sums(
         for number in np.unique(groups):
             group = plan.groups[number]
             rows = changes[torch.from_numpy(np.flatnonzero(groups == number))]
-            bounded, lengths = mechanism.clip_and_measure(rows, clip_norm=group.clip_norm)
+            bounded, lengths = mechanism.clip(rows, clip_norm=group.clip_norm)
             dropped += int((~torch.isfinite(lengths)).sum())
             clipped += int((torch.isfinite(lengths) & (lengths > group.clip_norm)).sum())
             for row in bounded:
