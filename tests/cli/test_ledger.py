@@ -71,6 +71,67 @@ def test_a_ledger_from_init_to_receipt(tiny: str, tmp_path: Path, capsys: pytest
     assert len((tmp_path / "clients.csv").read_text().splitlines()) == 1201
 
 
+@pytest.mark.training
+def test_the_rest_is_planned_and_trained(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop: a run, a refusal that says what to do, a plan for what is left, a run to its end, and its report."""
+    assert call(capsys, "ledger", "init", "book", "600@1.2,600@4.8")[0] == 0
+    train = ("train", tiny, "--ledger", "book", "--workers", "1")
+    assert call(capsys, *train, "--rounds", "4", "--out", "one")[0] == 0
+    for rounds in ("4", "2"):
+        code, _, err = call(capsys, *train, "--rounds", rounds, "--out", "two")
+        assert code == 2
+        assert "gdpfed ledger plan makes a plan for what is left" in err
+    asked = ("--rounds", "4", "--participation", "0.01")
+    code, out, err = call(capsys, "ledger", "plan", "book", *asked, "--out", "rest.toml")
+    assert code == 0, err
+    assert "gdpfed train TASK --plan rest.toml --ledger book" in out
+    assert "1,200 clients take part, 0 have nothing left" in out
+    code, _, err = call(capsys, *train, "--plan", "rest.toml", "--rounds", "3", "--out", "two")
+    assert code == 2
+    assert "expected --plan, or settings to make one with, got both (num_rounds)" in err
+    code, out, err = call(capsys, *train, "--plan", "rest.toml", "--out", "two")
+    assert code == 0, err
+    assert call(capsys, "ledger", "verify", "book")[0] == 0
+    strict, *_ = json.loads(call(capsys, "ledger", "status", "book", "--json")[1])["groups"]
+    assert 0.97 * 1.2 < strict["spent_release"] <= 1.2
+    assert 0 < strict["left"] < 0.5
+    # The second run on a ledger is nobody's edit.
+    for run, plan in (("one", "one/plan.toml"), ("two", "rest.toml")):
+        (method,) = json.loads(call(capsys, "report", run, "--json")[1])["methods"]
+        (planned,) = json.loads(call(capsys, "report", plan, "--json")[1])["methods"]
+        cost, own = method["costs"][0], planned["costs"][0]["spent_release"]
+        assert cost["spent_release"] == own
+        assert (cost["spent_over_all_runs"] == own) == (run == "one")
+    assert cost["spent_over_all_runs"] == strict["spent_release"]
+
+
+@pytest.mark.training
+def test_a_rest_by_name_is_trained(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against the server; half of the clients joined after the others' run."""
+    assert call(capsys, "ledger", "init", "book", "600@1.2")[0] == 0
+    train = ("train", tiny, "--ledger", "book", "--workers", "1")
+    code, _, err = call(capsys, *train, "--rounds", "2", "--budgets", "600@1", "--out", "one")
+    assert code == 0, err
+    assert call(capsys, "ledger", "join", "book", "600@1.2")[0] == 0
+    asked = ("--against", "server", "--asks", "2", "--trainings", "0.04", "--rounds", "4", "--method", "gdpfed")
+    code, _, err = call(capsys, "ledger", "plan", "book", *asked, "--out", "coins.toml")
+    assert code == 2
+    assert "expected --budgets FILE with --out, since clients with equal budgets have different pasts" in err
+    assert not (tmp_path / "coins.toml").exists()
+    code, out, err = call(capsys, "ledger", "plan", "book", *asked, "--out", "coins.toml", "--budgets", "who.csv")
+    assert code == 0, err
+    assert "--plan coins.toml --ledger book --budgets who.csv" in out
+    code, _, err = call(capsys, *train, "--plan", "coins.toml", "--out", "two")
+    assert code == 2
+    assert "groups were given by a column 'group', which these budgets lack" in err
+    code, out, err = call(capsys, *train, "--plan", "coins.toml", "--budgets", "who.csv", "--out", "two")
+    assert code == 0, err
+    assert "over all runs of the ledger" in out
+    assert call(capsys, "resume", "two")[0] == 0
+    assert call(capsys, "ledger", "verify", "book")[0] == 0
+    assert call(capsys, "report", "two", "--md")[0] == 0
+
+
 def test_budgets_change_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "book")
     assert call(capsys, "ledger", "init", path, "10@1")[0] == 0

@@ -91,6 +91,29 @@ def test_bad_input_is_one_line_and_no_file(runs: str, tmp_path: Path, capsys: py
     assert "Unfinished: half" in (tmp_path / "report.html").read_text()
 
 
+def test_a_plan_is_reported_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    budgets = ("60@1,90@2", "--method", "gdpfed", "--rounds", "5", "--participation", "0.2")
+    assert call(capsys, "plan", *budgets, "--out", "plan.toml")[0] == 0
+    code, out, err = call(capsys, "report", "plan.toml")
+    assert code == 0, err
+    assert out.startswith("report.html: plan.toml, methods: 1, runs: 0, ")
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert "gdpfed would promise 150 clients" in call(capsys, "report", "plan.toml", "--md")[1]
+    assert json.loads(call(capsys, "report", "60@1", "--json")[1])["title"] == "60@1"
+    (tmp_path / "plan.toml").write_text(
+        (tmp_path / "plan.toml").read_text().replace("num_rounds = 5", "num_rounds = 9")
+    )
+    code, _, err = call(capsys, "report", "plan.toml")
+    assert code == 2
+    assert "more than its budget" in err
+    code, _, err = call(capsys, "report", "plan.toml", "60@1")
+    assert code == 2
+    assert "expected a run folder" in err
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder(runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)

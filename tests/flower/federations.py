@@ -93,6 +93,8 @@ class Federation:
     asks: int | None = None
     test_seed: int | None = SEED
     settings: dict[str, Any] = field(default_factory=dict)
+    # Of their budgets, what the plan spends.
+    share: float = 1.0
     own_epsilons: dict[int, float] = field(default_factory=dict)
     app: ClientApp | None = None
 
@@ -111,9 +113,8 @@ class Federation:
         self.enrolment: Enrolment = enrol(self.root / "server", announced)
         for number in self.numbers:
             pin(self.node_path(number), self.root / "server" / "enrolment.json")
-        self.plan = plan_for(
-            self.sizes, self.epsilons, self.method, self.rounds, self.participation, self.cap, self.asks
-        )
+        spent = tuple(self.share * one for one in self.epsilons)
+        self.plan = plan_for(self.sizes, spent, self.method, self.rounds, self.participation, self.cap, self.asks)
         set_plan(self.root / "server", self.plan)
         self.app = self.app or client_app(model=MODEL, data=number_in, train=train)
 

@@ -17,7 +17,10 @@ from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.server_home import ServerHome, make_server_home
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json, signed_enrolment
 from gdpfed.ledger.book import Ledger
+from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.ledger.status import run_status
+from gdpfed.ledger.verify import verify_ledger
+from tests.cli.test_cli import call
 from tests.flower.federations import Federation, plan_for
 from tests.flower.test_wire import mutated
 
@@ -135,7 +138,7 @@ def test_whoever_is_enrolled_is_in_the_ledger(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_for_the_enrolled(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), share=0.5)
     with pytest.raises(GdpfedError):
         set_plan(federation.home.path, plan_for((2, 2), (2.0, 4.0), "gdpfed+", 2, 0.7, None))
     name = federation.home.run_name
@@ -148,7 +151,7 @@ def test_a_plan_is_for_the_enrolled(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_set_or_it_is_not(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), share=0.5)
     home, first = federation.home, federation.home.run_name
     federation.serve()
     other = dataclasses.replace(federation.plan, averaging=0.5)
@@ -178,13 +181,34 @@ def test_a_plan_is_set_or_it_is_not(tmp_path: Path) -> None:
     assert list(federation.ledger().state.runs) == [first]
 
 
+def test_a_plan_that_does_not_fit_is_not_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All was spent but a little: the same plan is refused when it is set, one for what is left is served."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), share=0.8)
+    home, first = federation.home, federation.home.run_name
+    federation.serve()
+    before = home.plan_path.read_bytes()
+    with pytest.raises(ExhaustedError, match="gdpfed ledger plan"):
+        set_plan(home.path, federation.plan)
+    assert (home.plan_path.read_bytes(), home.run_name) == (before, first)
+    assert home.run_path.is_dir()
+    rest = str(tmp_path / "rest.toml")
+    options = ("--rounds", "2", "--participation", "0.7", "--method", federation.method, "--out", rest)
+    assert call(capsys, "ledger", "plan", str(home.ledger_path), *options)[0] == 0
+    assert call(capsys, "flower", "plan", str(home.path), "--file", rest)[0] == 0
+    federation.plan = home.plan
+    assert [group.epsilon for group in home.plan.groups] == [1.0, 4.0]
+    assert all(group.epsilon_release < 0.7 * group.epsilon for group in home.plan.groups)
+    assert federation.serve().round_number == 2
+    verify_ledger(home.ledger_path)
+
+
 def promised(federation: Federation, name: str) -> list[float]:
     state = federation.ledger().state
     return [part.promised for part in run_status(state, state.run(name))]
 
 
 def test_a_run_is_given_up_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0))
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), share=0.5)
     home = federation.home
 
     def stop(point: str, number: int) -> None:

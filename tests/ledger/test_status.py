@@ -9,9 +9,12 @@ import pytest
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import export
-from gdpfed.ledger.status import client_statuses, run_history, run_status
+from gdpfed.ledger.spend import fits
+from gdpfed.ledger.status import client_statuses, run_history, run_status, spent_most
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
 from gdpfed.privacy.adversaries import server_epsilon
+from gdpfed.privacy.budgets import parse_compact
+from gdpfed.privacy.calibrate import noise_multiplier_for
 from tests.ledger.books import DELTA, TWO, book, play, start
 
 
@@ -69,6 +72,53 @@ def test_by_round_ends_at_now(shelf: Path) -> None:
             (0, 1, "published"),
             (1, 0, "published"),
         ]
+
+
+def test_history_counts_what_was_charged_by_then(shelf: Path) -> None:
+    """The first run's history is the same before and after a second one, whose own history has both."""
+    with book(shelf, text=TWO, factor=3.0) as ledger:
+        start(ledger, "one", text=TWO)
+        play(ledger, "one", range(3))
+        start(ledger, "two", text=TWO)
+        first = ledger.state.run("one")
+        before = run_history(ledger.state, first, ledger.store.rows, points=3)
+        play(ledger, "two", range(4))
+        assert run_history(ledger.state, first, ledger.store.rows, points=3) == before
+        # The same plan: its rounds count together.
+        second = run_history(ledger.state, ledger.state.run("two"), ledger.store.rows, points=4)
+        strict = [one for one in second if one.group == "group 1"]
+        for rounds, charged in ((3 + 1, strict[0]), (3 + 4, strict[-1])):
+            (event,) = first.event(0, rounds)
+            assert charged.epsilon_release == epsilon_of(event, delta=DELTA)
+            assert charged.epsilon_server == pytest.approx(
+                server_epsilon(noise_multiplier=event.noise_multiplier, num_participations=rounds, delta=DELTA)
+            )
+        # Charged in turns: by then, and not by the end.
+        play(ledger, "one", range(3, 5))
+        later = run_history(ledger.state, first, ledger.store.rows, points=5)
+        assert later[:3] == before[:3]
+        assert later[3].epsilon_release == epsilon_of(first.event(0, 3 + 4 + 1)[0], delta=DELTA)
+
+
+def test_left_is_what_a_further_run_may_cost(shelf: Path) -> None:
+    with played(shelf) as ledger:
+        ledger.close_run("run")
+        run = ledger.state.run("run")
+        for number, status in enumerate(run_status(ledger.state, run)):
+            shape = {"sampling_rate": run.plan.groups[number].sampling_rate, "num_rounds": run.num_rounds}
+            history = ledger.state.history(run.population, int(run.population.class_of[100 * number]))
+            for factor, is_let_in in ((1.0, True), (1.02, False)):
+                noise = noise_multiplier_for(epsilon=factor * status.left, delta=DELTA, **shape)
+                further = SampledGaussian(noise_multiplier=noise, **shape)
+                assert fits([*history, further], ((status.epsilon, status.delta),)) == is_let_in
+            assert status.left > status.epsilon - status.spent_release
+            (client,) = client_statuses(ledger.state, run.population, np.array([100 * number]))
+            assert client.left == status.left
+        ledger.join("people", parse_compact("1@0.7"), default_delta=DELTA)
+        ledger.leave("people", ["3"])
+        fresh, gone = client_statuses(ledger.state, run.population, np.array([200, 3]))
+        assert (fresh.left, gone.left) == (0.7, 0.0)
+        assert spent_most(ledger.state, run.population, 5).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_every_client_is_listed(shelf: Path) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -201,6 +202,14 @@ def test_a_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_clients", [2, 5, 100, 599])
 def test_default_delta_means_something(num_clients: int) -> None:
     assert parse_compact(f"{num_clients}@1").default_delta * num_clients == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("num_clients", [2, 600, 6000, 200_000])
+def test_who_has_a_name_is_no_experiment(num_clients: int) -> None:
+    """Delta times clients is at most 0.1, whatever their number."""
+    counted = parse_compact(f"{num_clients}@1")
+    named = dataclasses.replace(counted, clients=tuple(map(str, range(num_clients))))
+    assert named.default_delta * num_clients == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("num_clients", [600, 687, 714, 6000])

@@ -7,16 +7,23 @@ import json
 import math
 import re
 import shutil
+import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpfed.errors import InputError
+from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
+from gdpfed.planning.plan_file import save_plan
+from gdpfed.planning.settings import PlanSettings
 from gdpfed.planning.spent import spent_so_far
+from gdpfed.privacy.accountant import SampledGaussian, epsilon_of
 from gdpfed.privacy.budgets import read_budgets
 from gdpfed.privacy.rounding import promise, rounded_up
 from gdpfed.report import findings as found
@@ -25,14 +32,15 @@ from gdpfed.report.colours import DARK, LIGHT
 from gdpfed.report.comparison import curves, method_results
 from gdpfed.report.contents import MethodRuns, ReportData
 from gdpfed.report.figures import clipped_strip, look
-from gdpfed.report.load import load_report
+from gdpfed.report.load import load_planned, load_report
 from gdpfed.report.page import report_html
 from gdpfed.report.report_pictures import report_figures, write_figures
 from gdpfed.report.tables import cost_table, method_table, plan_table
 from gdpfed.report.texts import report_json, report_markdown
 from gdpfed.runs.folder import STAMP, create_run, open_run
+from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.stamp import DEPLOYED, TESTED
-from tests.report.synthetic import SIX, records_of, task_of, write_records, write_run, write_runs
+from tests.report.synthetic import SIX, planned, records_of, task_of, write_records, write_run, write_runs
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +144,113 @@ def test_settings_that_differ_name_a_variant(tmp_path: Path) -> None:
         "gdpfed (clip norm 2)",
         "pooled",
     }
+
+
+def test_nobody_guesses_better() -> None:
+    """The best guess there is, at 50:50: exact for a Gaussian, and for one round of sampling."""
+    phi = statistics.NormalDist().cdf
+    for noise, rate, delta in itertools.product((0.3, 0.7, 1.5, 4.0), (1.0, 0.2), (1e-6, 1e-3)):
+        mechanism = SampledGaussian(noise_multiplier=noise, sampling_rate=rate, num_rounds=1)
+        distance = rate * (2 * phi(1 / (2 * noise)) - 1)
+        said = float(found.guessed_right(epsilon_of(mechanism, delta=delta), delta))
+        assert 50 < 50 * (1 + distance) <= said <= 100
+    # Where epsilon alone counts, it is what epsilon says: 3 to 1.
+    assert found.guessed_right(math.log(3), 1e-12) == "75.1"
+
+
+def test_a_plan_can_be_reported(tmp_path: Path) -> None:
+    """Both adversaries, people, and what is not protected; from a file alone, or a source."""
+    path = tmp_path / "plan.toml"
+    budgets = "60@1,90@2,50@6"
+    asked = PlanSettings(method="gdpfed", num_rounds=10, participation=0.2, clients_per_person=2, person_epsilon=7.0)
+    save_plan(planned(budgets, asked), path)
+    data = load_planned(str(path))
+    assert (data.title, data.runs, data.task) == ("plan.toml", [], None)
+    group = data.headline.plan.groups[0]
+    page, text, told = report_html(data), report_markdown(data), json.loads(report_json(data))
+    words = html.unescape(re.sub(r"<[^>]*>", "", page))
+    for shown in (words, text.replace("**", "")):
+        assert "gdpfed would promise 200 clients epsilon 1 to 6 against whoever sees the models" in shown
+        assert f"is right in at most {found.guessed_right(1.0, group.delta)} of 100 cases" in shown
+        assert "The server knows when this client took part" in shown
+        assert "Not protected: that this client is enrolled, that it allows epsilon 1," in shown
+        assert "within the limit of 7 that was set" in shown
+        assert "nothing is trained yet" in shown
+        assert "gdpfed verify plan.toml" in shown
+        assert str(tmp_path) not in shown
+    (method,) = told["methods"]
+    assert method["costs"][0]["spent_release"] == group.epsilon_release
+    assert method["plan"]["person_epsilon"] == 7.0
+    assert [len(cost["conclusions"]) for cost in method["costs"]] == [3, 3, 3]
+    assert "Convergence" not in page
+    rotation = dataclasses.replace(
+        asked, against="server", asks=5, trainings=2.0, person_epsilon=None, clients_per_person=1
+    )
+    save_plan(planned(budgets, rotation), path)
+    both = load_planned(str(path))
+    assert found.headline(both).endswith("against whoever sees the models, and the server")
+    assert "Whoever sees the models, or is the server," in report_markdown(both)
+    assert "being enrolled, and when one is asked" in report_html(both)
+    source = load_planned(budgets)
+    assert "All clients from left to right" in report_html(source)
+    assert "gdpfed plan 60@1,90@2,50@6 --out plan.toml" in report_markdown(source)
+    assert "would promise no privacy" in found.headline(dataclasses.replace(data, methods=(free_of(data),)))
+
+
+def free_of(data: ReportData) -> MethodRuns:
+    return dataclasses.replace(data.headline, plan=planned("60@1", PlanSettings(method="fedavg", num_rounds=10)))
+
+
+def test_remarks_are_in_the_headline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", task_of("gdpfed", delta=1e-2), seed=1)
+    run.save_remarks(["nobody took part in any round: the model is its start, and noise"])
+    data = load_report([tmp_path])
+    page, text, told = report_html(data), report_markdown(data), json.loads(report_json(data))
+    for remark in ("delta times clients is 2:", "nobody took part in any round"):
+        assert f'<li class="alarm">Note: {remark}' in page
+        assert f"- **Note**: {remark}" in text
+        assert any(one.startswith(remark) for one in told["headline"]["remarks"])
+    assert page.index("Note: nobody") < page.index("<nav")
+
+
+def test_a_run_on_a_ledger_has_two_costs(tmp_path: Path) -> None:
+    """Its own by what the ledger charged, a lost round with it; and that of all runs, as it was recorded."""
+    task = task_of("gdpfed")
+    plan = planned(task.budgets_source, task.settings)
+    link = LedgerLink(path=tmp_path / "book", population="people", run="run")
+    with Ledger.create(link.path) as ledger:
+        ledger.add_population("people", dataclasses.replace(task.budgets, epsilons=3 * task.budgets.epsilons))
+        ledger.start_run("run", "people", plan, assign(plan, task.budgets))
+        ledger.reserve("run", 0, "group 1").commit(np.array([0]))
+        for number in range(10):
+            ledger.charge_round("run", number, {group.name: np.array([], dtype=np.int64) for group in plan.groups})
+        ledger.close_run("run")
+    run = write_run(tmp_path / "run", task, seed=1)
+    (run.path / "ledger.json").write_text(link.as_json())
+    records = records_of(plan, seed=1, level=80.0, rounds=10)
+    for record in records:
+        record["epsilons"] = [2 * group.epsilon for group in plan.groups]
+    write_records(run, records)
+    data = load_report([run.path])
+    lost, *rest = data.headline.costs
+    eleven = dataclasses.replace(plan.mechanism(plan.groups[0]), num_rounds=11)
+    assert lost.release == pytest.approx(epsilon_of(eleven, delta=lost.group.delta), rel=2e-3)
+    assert lost.release > lost.group.epsilon_release
+    assert [cost.release for cost in rest] == [group.epsilon_release for group in plan.groups[1:]]
+    assert [cost.over_all_runs for cost in (lost, *rest)] == [2 * group.epsilon for group in plan.groups]
+    assert data.headline.runs[0].last.epsilons == tuple(group.epsilon_release for group in plan.groups)
+    page = report_html(data)
+    assert "Over all runs<small>of the ledger, by the end of this one" in page
+    assert f"is right in at most {found.guessed_right(2.0, lost.group.delta)} of 100" in page
+    assert "over all runs" in report_markdown(data)
+    for record in records:
+        record["epsilons"] = [0.5 * group.epsilon for group in plan.groups]
+    write_records(run, records)
+    with pytest.raises(InputError, match="spent what its ledger charged, got less: it was edited"):
+        load_report([run.path])
+    # Where the ledger is not at hand, the plan says what the run cost.
+    link.path.unlink()
+    assert load_report([run.path]).headline.costs[0].release == plan.groups[0].epsilon_release
 
 
 # What is refused
@@ -473,7 +588,9 @@ def test_markdown_is_stamped_and_complete(data: ReportData) -> None:
     for method in data.methods:
         assert method.plan_hash in text
         for run in method.runs:
-            assert f"gdpfed train {run.folder}/run.toml --seed {run.seed} --out again/{run.folder}" in text
+            name = run.folder
+            again = f"gdpfed train {name}/run.toml --plan {name}/plan.toml --seed {run.seed} --out again/{name}"
+            assert again in text
 
 
 def test_the_stamp_cannot_be_removed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The report as a browser shows it: Debian's Chromium, headless, driven through its own driver, from a file on disk."""
 
+import itertools
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from gdpfed.report.load import load_report
+from gdpfed.report.load import load_planned, load_report
 from gdpfed.report.page import report_html
 from tests.report.synthetic import QUICK_SIX, write_runs
 
@@ -168,6 +169,27 @@ def test_nothing_is_wrong_with_the_page(browser: webdriver.Chrome, page: str, si
     assert seen > 300
     assert low == []
     assert not overflows(browser)
+
+
+def test_nothing_is_wrong_with_the_page_of_a_plan(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    path.write_text(report_html(load_planned("60@1,90@2,50@6")))
+    for size, scheme in itertools.product(SIZES, SCHEMES):
+        requests(browser)
+        show(browser, path.as_uri(), size=size, scheme=scheme)
+        assert browser.get_log("browser") == []
+        assert [address for address in requests(browser) if not address.startswith("data:")] == [path.as_uri()]
+        seen, empty = browser.execute_script(EMPTY_CHARTS)
+        assert (seen, empty) == (5, [])
+        seen, low = browser.execute_script(LOW_CONTRAST)
+        assert seen > 100
+        assert low == []
+        assert not overflows(browser)
+        assert [one.text for one in browser.find_elements(By.CSS_SELECTOR, "nav a")] == [
+            "What is promised",
+            "The plan",
+            "Check it",
+        ]
 
 
 def test_the_checks_can_fail(browser: webdriver.Chrome, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`gdpfed ledger`: who allowed what, what was spent, and whether the book is true."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,16 +10,27 @@ import typer
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import print_json, print_table, rounded_up, say, tell
+from gdpfed.cli.show import print_json, print_plan, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
 from gdpfed.ledger import export as exporting
 from gdpfed.ledger import receipts
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import as_json as plain
-from gdpfed.ledger.status import ChargedRound, ClientStatus, GroupStatus, client_statuses, run_history, run_status
+from gdpfed.ledger.replan import rest_of
+from gdpfed.ledger.status import (
+    ChargedRound,
+    ClientStatus,
+    GroupStatus,
+    client_statuses,
+    run_history,
+    run_status,
+    spent_most,
+)
 from gdpfed.ledger.verify import verify_ledger
+from gdpfed.planning.plan_file import plan_as_json, save_plan
 from gdpfed.planning.settings import PlanSettings
+from gdpfed.privacy.budgets import budgets_csv
 from gdpfed.privacy.rounding import allowance, delta_up, finite
 from gdpfed.runs.ledgered import population_of
 from gdpfed.tasks.task import load_task
@@ -95,27 +107,35 @@ def status(path: Path_, key: Key = None, as_json: options.Json = False) -> None:
             f"{one['population']}: {one['clients']:,} clients ({one['left']:,} left), budgets from epsilon "
             f"{allowance(one['epsilon_min'])} to {allowance(one['epsilon_max'])}, {one['classes']} distinct pasts"
         )
-    columns: dict[str, Callable[[GroupStatus], str]] = {
+    names: dict[str, Callable[[GroupStatus], str]] = {
         "run": lambda part: part.run if part.is_open else f"{part.run} (closed)",
         "group": lambda part: part.group,
+    }
+    columns: dict[str, Callable[[GroupStatus], str]] = {
         "clients": lambda part: f"{part.num_clients:,}",
         "budget": lambda part: allowance(part.epsilon),
         "delta": lambda part: delta_up(part.delta, 2) if part.delta else "",
         "promised": lambda part: rounded_up(part.promised),
+        "left": lambda part: allowance(part.left, 4),
         "release": lambda part: rounded_up(part.spent_release),
         "server mean": lambda part: rounded_up(part.spent_server_mean, 2),
         "p99": lambda part: rounded_up(part.spent_server_p99, 2),
         "most": lambda part: rounded_up(part.spent_server_max, 2),
+    }
+    rounds: dict[str, Callable[[GroupStatus], str]] = {
         "took part": lambda part: f"{part.most_participations}/{part.max_participations or 'any'}",
         "charged": lambda part: f"{part.charged}/{part.num_rounds}",
         "published": lambda part: str(part.published),
         "lost": lambda part: str(part.lost),
         "left": lambda part: str(part.rounds_left),
     }
-    print_table("Epsilon of each group's worst client, over all runs", columns, parts)
+    print_table("Epsilon of each group's worst client, over all runs", names | columns, parts)
+    print_table("Rounds of each run", names | rounds, parts)
     say(
         "release: against whoever sees only the released models; server: against the server, by participations so far; "
-        "promised: release, with the rounds that open runs hold; lost: charged, never published; left: rounds"
+        "promised: release, with the rounds that open runs hold; left: the epsilon that a further run at the group's "
+        "rate and rounds may cost (not budget less promised: losses do not add up; gdpfed ledger plan); lost: charged, "
+        "never published"
     )
 
 
@@ -130,9 +150,8 @@ def clients(
     """Budget and spend of single clients; of those that spent the largest part of their budget, unless named."""
     ledger = Ledger.read(path)
     chosen = population_of(ledger, population)
-    listed = list(client_statuses(ledger.state, chosen, chosen.indices(names) if names else None))
-    if not names:
-        listed = sorted(listed, key=lambda one: -one.spent_release / one.epsilon)[: max(worst, 0)]
+    indices = chosen.indices(names) if names else spent_most(ledger.state, chosen, worst)
+    listed = list(client_statuses(ledger.state, chosen, indices))
     if as_json:
         print_json([plain(one) for one in listed])
         return
@@ -140,11 +159,57 @@ def clients(
         "client": lambda one: one.client + (" (left)" if one.has_left else ""),
         "budget": lambda one: allowance(one.epsilon),
         "delta": lambda one: delta_up(one.delta, 2),
+        "left": lambda one: allowance(one.left, 4),
         "release": lambda one: rounded_up(one.spent_release),
         "server": lambda one: rounded_up(one.spent_server),
         "participations": lambda one: str(one.participations),
     }
     print_table(f"Clients of {chosen.name}: epsilon over all runs", columns, listed)
+    say("left: the epsilon that a further run at the rate and rounds of the client's last one may cost it")
+
+
+@ledger_app.command("plan")
+@options.with_settings(PlanSettings, without=["delta"])
+def plan(
+    asked: options.Asked,
+    path: Path_,
+    population: InPopulation = None,
+    out: Annotated[Path | None, Option(help="Save the plan as TOML.")] = None,
+    budgets: Annotated[
+        Path | None,
+        Option(help="Save who takes part, with budgets and groups, as CSV: needed where some have nothing left."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Plan what is left of every client's budget, after all that was spent and that open runs hold.
+
+    The ledger lets such a plan in, as long as nothing else is charged. Train it with gdpfed train TASK --plan PLAN
+    --ledger LEDGER, or deploy it with gdpfed flower plan HOME --file PLAN.
+    """
+    ledger = Ledger.read(path)
+    people = population_of(ledger, population)
+    rest = rest_of(ledger.state, people, asked.applied(PlanSettings()))
+    why = f"{rest.left_out} have nothing left" if rest.left_out else "clients with equal budgets have different pasts"
+    is_given = rest.plan.grouping == "given"
+    if is_given and out is not None and budgets is None:
+        raise InputError(f"expected --budgets FILE with --out, since {why}: it says who takes part, and in which group")
+    if out is not None:
+        save_plan(rest.plan, out)
+    if budgets is not None:
+        write_whole(budgets, budgets_csv(rest.budgets).encode(), private=True)
+    if as_json:
+        print_json(plan_as_json(rest.plan) | {"left_out": rest.left_out})
+        return
+    print_plan(rest.plan, title=f"what is left in {path}")
+    say(
+        f"{people.name}: {rest.plan.num_clients:,} clients take part, {rest.left_out:,} have nothing left",
+        *(["budget: over all runs of the ledger; eps release: of this run"] if not is_given else []),
+        *([f"groups are given by name, since {why}: train it with the budgets of --budgets too"] if is_given else []),
+    )
+    if out is not None:
+        words = ["gdpfed", "train", "TASK", "--plan", out, "--ledger", path]
+        words += ["--budgets", budgets] if is_given and budgets is not None else []
+        say(f"saved to {out}; train it with: {shlex.join(map(str, words))}")
 
 
 @ledger_app.command("history")
@@ -266,7 +331,8 @@ def join(
     source: Annotated[str, Argument(help="New clients with budgets: a file, or COUNT@EPSILON,...")],
     population: InPopulation = None,
     delta: Annotated[
-        float | None, Option(help="For clients that state none. Default: all clients ** -1.1, or the others' if less.")
+        float | None,
+        Option(help="For clients that state none. Default: as in a plan for all of them, or the others' if less."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`gdpfed report` and `gdpfed plot`: finished runs for someone who does not read logs."""
+"""`gdpfed report` and `gdpfed plot`: finished runs, or a plan, for someone who does not read logs."""
 
 import sys
 from pathlib import Path
@@ -14,32 +14,39 @@ from gdpfed.files import check_writable, write_whole
 __all__ = ["plot_runs", "report_runs"]
 
 Runs = Annotated[list[Path], Argument(metavar="RUN...", help="Run folders, or folders of runs, of one task.")]
+Reported = Annotated[
+    list[Path],
+    Argument(
+        metavar="RUN...",
+        help="Run folders, or folders of runs, of one task; or a plan, or what gdpfed plan takes: nothing is trained.",
+    ),
+]
 Partial = Annotated[bool, Option("--partial", help="Report unfinished runs too, marked as unfinished.")]
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 
 def report_runs(
-    runs: Runs,
+    runs: Reported,
     out: Annotated[Path | None, Option("--out", "-o", help="File: .html, .md or .json. Default: report.html.")] = None,
     as_markdown: Annotated[bool, Option("--md", help="Markdown; printed unless --out names a file.")] = False,
     as_json: Annotated[bool, Option("--json", help="JSON; printed unless --out names a file.")] = False,
     partial: Partial = False,
 ) -> None:
-    """One self-contained page about runs.
+    """One self-contained page about runs, or about a plan.
 
-    Accuracy, promises, what was spent against whom, and how to repeat it.
+    Accuracy, promises, what was spent against whom, what an adversary could conclude, and how to repeat it.
     """
     kind = _kind(out, as_markdown=as_markdown, as_json=as_json)
     if out is None and kind == "html":
         out = Path("report.html")
-    from gdpfed.report.load import load_report
+    from gdpfed.report.load import is_planned, load_planned, load_report
     from gdpfed.report.page import report_html
     from gdpfed.report.texts import report_json, report_markdown
 
     if out is not None:
         check_writable(out)
-    data = load_report(runs, partial=partial)
+    data = load_planned(str(runs[0])) if is_planned(runs) else load_report(runs, partial=partial)
     text = {"html": report_html, "md": report_markdown, "json": report_json}[kind](data)
     if out is None:
         sys.stdout.write(text)

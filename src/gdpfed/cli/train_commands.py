@@ -17,10 +17,12 @@ from gdpfed.cli.options import Workforce
 from gdpfed.cli.show import console, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.planning.methods import check_method, for_method
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import load_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import finite
 from gdpfed.tasks.settings import TrainingSettings
-from gdpfed.tasks.task import DEMONSTRATION
+from gdpfed.tasks.task import DEMONSTRATION, load_task
 
 if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder
@@ -40,6 +42,12 @@ def train_run(
     seed: options.Seed = 1,
     ledger: Annotated[Path | None, Option(help="Charge every round to this ledger; resume goes on through it.")] = None,
     population: Annotated[str | None, Option(help="With --ledger: whose budgets. Default: the only one.")] = None,
+    plan: Annotated[
+        Path | None, Option(help="A plan that was made before, of gdpfed plan or gdpfed ledger plan.")
+    ] = None,
+    budgets: Annotated[
+        str | None, Option(help="Clients with budgets in the place of the task's: a file, or COUNT@EPSILON,...")
+    ] = None,
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/TASK-METHOD-seedN.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -51,10 +59,22 @@ def train_run(
     from gdpfed.runs.start import prepared_run
 
     workforce = asked.workforce()
+    task = _trainable(asked, source)
+    if budgets is not None:
+        task = dataclasses.replace(task, budgets=load_task(budgets).budgets, budgets_source=budgets)
+    made = None if plan is None else _made_before(plan, asked)
     run, simulation = prepared_run(
-        _trainable(asked, source), seed=seed, folder=out, ledger=ledger, population=population, **workforce.how
+        task, seed=seed, folder=out, ledger=ledger, population=population, plan=made, **workforce.how
     )
     tell(as_json, *_finish(run, simulation, workforce, quiet=as_json))
+
+
+def _made_before(path: Path, asked: options.Asked) -> Plan:
+    """The plan in a file, verified; nothing else may say how to plan."""
+    names = {field.name for field in dataclasses.fields(PlanSettings)} - {"learning_rate", "local_steps"}
+    if stated := sorted(names & asked.stated.keys()):
+        raise InputError(f"expected --plan, or settings to make one with, got both ({stated[0]}): leave one out")
+    return load_plan(path)
 
 
 def _trainable(asked: options.Asked, source: str) -> "Task":

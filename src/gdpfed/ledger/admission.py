@@ -22,7 +22,7 @@ from gdpfed.ledger.state import LedgerState, Run
 from gdpfed.planning.plan import Plan
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["check_admission", "check_charge", "check_extension", "rounds_left"]
+__all__ = ["check_admission", "check_charge", "check_extension", "rounds_left", "what_is_held"]
 
 
 def check_admission(
@@ -51,10 +51,15 @@ def check_admission(
                 f"{delta_up(delta)})"
             )
     if worst:
-        holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
-        held = f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
-        reason = f"{worst}; {allowed} of {plan.num_releases} {'asks' if plan.is_rotation else 'rounds'} would fit{held}"
+        reason = f"{worst}; {allowed} of {plan.num_releases} {'asks' if plan.is_rotation else 'rounds'} would fit"
+        reason += f"{what_is_held(state, population)}; gdpfed ledger plan makes a plan for what is left"
         raise ExhaustedError(f"run {run!r} would exceed budgets before its end: {reason}", rounds_left=allowed)
+
+
+def what_is_held(state: LedgerState, population: Population) -> str:
+    """For a refusal: which open runs hold rounds, if any do."""
+    holding = [one.name for one in state.runs_of(population) if any(map(one.held, range(len(one.charged))))]
+    return f"; open runs hold rounds ({', '.join(holding)}): close those that are over" if holding else ""
 
 
 def check_extension(state: LedgerState, run: Run, num_rounds: int) -> None:

@@ -106,11 +106,16 @@ class Population:
         """Where clients stand, by label."""
         return np.array([self.index(label) for label in labels], dtype=np.int64)
 
+    def budgets_of(self, clients: IntArray) -> Budgets:
+        """What these clients allow over all runs, by name; who has none has its place for one."""
+        names = tuple(map(self.label, clients.tolist()))
+        return Budgets(epsilons=self.epsilons[clients], deltas=self.deltas[clients], clients=names)
+
     def joining_delta(self, num_joining: int) -> float:
         """For clients that join and state no delta: as for a new population (`default_delta_of`), those who join
         among them; less if the population's own default is less. Never what the laxest of the others allows."""
         own = float(self.deltas.max()) if self.default_delta is None else self.default_delta
-        return min(default_delta_of(len(self) + num_joining), own)
+        return min(default_delta_of(len(self) + num_joining, has_names=self.labels is not None), own)
 
     def check_joining(self, labels: Sequence[str] | None) -> None:
         """Raises InputError unless the clients have names where the others do, and none is there already."""

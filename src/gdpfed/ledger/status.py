@@ -5,7 +5,9 @@ a million clients take as long as their few classes.
 
 Guarantees (tests of the same name):
   status_states_both_adversaries   release epsilons over all runs, and the server's by participations.
-  by_round_ends_at_now             the history's last epsilon is the one that the status states.
+  by_round_ends_at_now             the last run's last epsilon in the history is the one that the status states.
+  history_counts_what_was_charged_by_then   of all runs, and nothing that came later.
+  left_is_what_a_further_run_may_cost   such a run is let in, and one that costs 2 % more is not.
   every_client_is_listed           with its own spend at its own delta.
 """
 
@@ -21,10 +23,13 @@ from gdpfed.ledger.admission import rounds_left
 from gdpfed.ledger.chain import Row, unpack_sample
 from gdpfed.ledger.charges import Attempt
 from gdpfed.ledger.population import IntArray, Population, grouped
+from gdpfed.ledger.replan import epsilon_left, remaining_epsilon
 from gdpfed.ledger.spend import History, server_spent, spent
 from gdpfed.ledger.state import Counts, LedgerState, Run
 
-__all__ = ["ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status"]
+__all__ = [
+    "ChargedRound", "ClientStatus", "GroupStatus", "client_statuses", "run_history", "run_status", "spent_most",
+]  # fmt: skip
 
 # More deltas in one class than this are all judged at the smallest: an upper bound.
 _MOST_DELTAS = 16
@@ -34,7 +39,9 @@ _MOST_DELTAS = 16
 class GroupStatus:
     """A group of a run. Epsilons are its worst client's, over all runs, at that client's delta.
 
-    ``promised`` is what is spent and what open runs still hold; ``lost`` rounds were charged and never published.
+    ``promised`` is what is spent and what open runs still hold; ``left`` is what a further run of this group's rate and
+    rounds could cost everyone in it (more than the budget less what is promised: losses do not add up). ``lost`` rounds
+    were charged and never published.
     """
 
     run: str
@@ -44,6 +51,7 @@ class GroupStatus:
     epsilon: float
     delta: float
     promised: float
+    left: float
     spent_release: float
     spent_server_mean: float
     spent_server_p99: float
@@ -76,6 +84,18 @@ def _server(precisions: NDArray[np.float64], delta: float, hidden: History) -> t
     return mean, p99, most
 
 
+def _left(state: LedgerState, run: Run, group: int, numbers: list[int]) -> float:
+    """What a further run like this could cost every client of a group."""
+    like, people = run.plan.mechanism(run.plan.groups[group]), run.population
+    return min(
+        (
+            remaining_epsilon(state.promised(people, number), people.strictest_of(number), like=like)
+            for number in numbers
+        ),
+        default=0.0,
+    )
+
+
 def _hidden(
     state: LedgerState, population: Population, numbers: list[int], delta: float, *, then: Counts | None = None
 ) -> History:
@@ -103,6 +123,7 @@ def run_status(state: LedgerState, run: Run) -> list[GroupStatus]:
                 epsilon=epsilon,
                 delta=delta,
                 promised=promised,
+                left=_left(state, run, number, classes),
                 spent_release=now,
                 spent_server_mean=mean,
                 spent_server_p99=p99,
@@ -131,9 +152,10 @@ class ChargedRound(Attempt):
 def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: int = 10) -> list[ChargedRound]:
     """Every attempt of a run, group by group, with epsilons at up to ``points`` rounds, the last among them.
 
-    ``rows`` are the ledger's, for who took part when. Other runs on the same clients count as they stand now.
+    ``rows`` are the ledger's: they tell what had been charged by then, and to whom. Of budgets that were tightened
+    since, the delta is today's.
     """
-    seen = _seen_then(run, rows) if points else {}
+    seen = _seen_then(state, run, rows) if points else {}
     history = []
     for number, group in enumerate(run.plan.groups):
         classes = run.population.classes_in(run.name, number)
@@ -147,8 +169,7 @@ def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: in
             release = server = None
             charged += attempt.is_charged
             if attempt.is_charged and charged in stops:
-                precision, asks = seen[attempt.round_number, attempt.attempt, group.name]
-                then = {(run.name, number): asks if run.plan.is_rotation else charged}
+                precision, then = seen[attempt.round_number, attempt.attempt, group.name]
                 release = state.most_spent(run, number, then=then)
                 hidden = _hidden(state, run.population, classes, delta, then=then)
                 server = server_spent(precision, delta=delta, hidden=hidden)
@@ -156,37 +177,41 @@ def run_history(state: LedgerState, run: Run, rows: Sequence[Row], *, points: in
     return history
 
 
-def _seen_then(run: Run, rows: Sequence[Row]) -> dict[tuple[int, int, str], tuple[float, int]]:
-    """What the server had seen of a group's most seen client after each charge, as `Population.precision`, and how
-    often the group's most asked client had been asked."""
-    charges = [content for row in rows if row.kind == "charge" and (content := row.content)["run"] == run.name]
-    is_seen = 0.0 if run.plan.is_rotation else 1.0
-    weights = {group.name: is_seen * group.noise_multiplier**-2.0 for group in run.plan.groups}
+def _seen_then(
+    state: LedgerState, run: Run, rows: Sequence[Row]
+) -> dict[tuple[int, int, str], tuple[float, dict[tuple[str, int], int]]]:
+    """After each charge of a run: what the server had seen of its group's most seen client, as `Population.precision`,
+    and how often the groups of all runs of its population had been charged."""
+    runs = {one.name: one for one in state.runs_of(run.population)}
+    counts = {(one.name, number): 0 for one in runs.values() for number in range(len(one.plan.groups))}
+    asks = {name: np.zeros(len(run.population), dtype=np.int64) for name, one in runs.items() if one.plan.is_rotation}
     seen: NDArray[np.float64] = np.zeros(len(run.population))
-    for content in charges:
-        seen[unpack_sample(content["clients"])] -= weights[content["group"]]
-    # Less this run's: what other runs have shown of each client.
-    seen += run.population.precision
-    members = {group.name: np.flatnonzero(run.assignment == number) for number, group in enumerate(run.plan.groups)}
-    most: dict[tuple[int, int, str], tuple[float, int]] = {}
-    asks: IntArray = np.zeros(len(run.population), dtype=np.int64)
-    for content in charges:
-        asked, of_group = unpack_sample(content["clients"]), members[content["group"]]
-        seen[asked] += weights[content["group"]]
-        asks[asked] += 1
-        address = content["round"], content["attempt"], content["group"]
-        precision = float(np.maximum(seen[of_group], 0.0).max(initial=0.0))
-        most[address] = precision, int(asks[of_group].max(initial=0))
+    most: dict[tuple[int, int, str], tuple[float, dict[tuple[str, int], int]]] = {}
+    for row in rows:
+        if row.kind != "charge" or (content := row.content)["run"] not in runs:
+            continue
+        name, clients = content["run"], unpack_sample(content["clients"])
+        number = runs[name].group_number(content["group"])
+        if name in asks:
+            asks[name][clients] += 1
+            counts[name, number] = max(counts[name, number], int(asks[name][clients].max(initial=0)))
+        else:
+            counts[name, number] += 1
+            seen[clients] += runs[name].plan.groups[number].noise_multiplier ** -2.0
+        if name == run.name:
+            precision = float(seen[run.assignment == number].max(initial=0.0))
+            most[content["round"], content["attempt"], content["group"]] = precision, dict(counts)
     return most
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStatus:
-    """One client: budget and spend over all runs."""
+    """One client: budget and spend over all runs; ``left`` as for a group, by the client's last run."""
 
     client: str
     epsilon: float
     delta: float
+    left: float
     spent_release: float
     spent_server: float
     participations: int
@@ -201,12 +226,14 @@ def client_statuses(
     server_cost = functools.cache(server_spent)
     hidden = functools.cache(lambda number: state.history(population, number, in_rotations=True))
     counts = sum((run.participations for run in state.runs_of(population)), np.zeros(len(population), dtype=np.int64))
-    for index, cost in zip(chosen.tolist(), _release_spends(state, population, chosen).tolist(), strict=True):
+    costs, left = _release_spends(state, population, chosen), _lefts(state, population, chosen)
+    for index, cost, rest in zip(chosen.tolist(), costs.tolist(), left.tolist(), strict=True):
         delta = float(population.deltas[index])
         yield ClientStatus(
             client=population.label(index),
             epsilon=float(population.epsilons[index]),
             delta=delta,
+            left=rest,
             spent_release=cost,
             spent_server=server_cost(
                 float(population.precision[index]), delta=delta, hidden=hidden(int(population.class_of[index]))
@@ -214,6 +241,24 @@ def client_statuses(
             participations=int(counts[index]),
             has_left=bool(population.has_left[index]),
         )
+
+
+def spent_most(state: LedgerState, population: Population, count: int) -> IntArray:
+    """So many clients that have spent the largest parts of their budgets, those first."""
+    shares = _release_spends(state, population, np.arange(len(population))) / population.epsilons
+    return np.argsort(-shares, kind="stable")[: max(count, 0)]
+
+
+def _lefts(state: LedgerState, population: Population, clients: IntArray) -> NDArray[np.float64]:
+    """What a further run like its last could cost each client."""
+    left = np.where(population.has_left[clients], 0.0, population.epsilons[clients])
+    for number, chosen in grouped(population.class_of[clients]):
+        stays = population.classes[number]
+        if stays:
+            plan = state.runs[stays[-1].run].plan
+            like = plan.mechanism(plan.groups[stays[-1].group])
+            left[chosen] = epsilon_left(state, population, clients[chosen], like=like)
+    return left
 
 
 def _release_spends(state: LedgerState, population: Population, clients: IntArray) -> NDArray[np.float64]:

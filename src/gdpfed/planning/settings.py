@@ -4,12 +4,13 @@ Place: beside the budgets at the entrance of the flow: the command line and TOML
 validates itself. A setting left at None is the method's own choice.
 """
 
-from dataclasses import dataclass, fields
-from typing import Literal
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from gdpfed.config import documented, setting
 from gdpfed.errors import InputError, expect, suggestion
-from gdpfed.planning.plan import RELEASES, ReleaseKind
+from gdpfed.planning.plan import RELEASES, Plan, ReleaseKind
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
 from gdpfed.privacy.accountant import (
     Accountant,
@@ -20,7 +21,7 @@ from gdpfed.privacy.accountant import (
 )
 from gdpfed.privacy.calibrate import check_epsilon
 
-__all__ = ["AUTO_GROUPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule"]
+__all__ = ["AUTO_GROUPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule", "settings_of"]
 
 # "auto" makes a group for each distinct budget up to this many, and chooses at most so many beyond.
 AUTO_GROUPS = 8
@@ -66,7 +67,8 @@ class PlanSettings:
     )
     delta: float | None = setting(
         None,
-        "Failure probability for clients that state none. Default: clients ** -1.1; below 600 clients 0.1 / clients.",
+        "Failure probability for clients that state none. Default: 0.1 / clients; of 600 clients or more that are only "
+        "counted (2000@0.5), the paper's clients ** -1.1.",
         allowed="Above 0, below 1.",
     )
     accountant: Accountant = setting("pld", "'pld' (tightest, the default) or 'rdp' (the paper's).")
@@ -227,3 +229,16 @@ class PlanSettings:
     def changed(self) -> set[str]:
         """The names of the settings that differ from their defaults."""
         return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+
+
+def settings_of(plan: Plan, settings: PlanSettings) -> PlanSettings:
+    """The settings with what a plan, which was made before, says in their place; how clients train is still theirs."""
+    names = ("method", "num_rounds", "accountant", "server_learning_rate", "averaging", "max_participations", "asks")
+    stated: dict[str, Any] = {name: getattr(plan, name) for name in names}
+    stated |= {name: getattr(plan, name) or None for name in ("normalised", "adaptive_step")}
+    if math.isfinite(plan.clip_norm):
+        stated["clip_norm"] = plan.clip_norm
+    if not math.isclose(plan.participation, settings.participation, rel_tol=1e-9):
+        stated["participation"] = plan.participation
+    stated |= {"against": "server" if plan.is_rotation else "models", "trainings": None}
+    return replace(settings, **stated, correlated_noise=plan.bands is not None)

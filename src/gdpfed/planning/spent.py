@@ -6,11 +6,11 @@ Place: beside the plan, for runs that are under way or were stopped.
 import dataclasses
 import math
 
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import most_asks
 from gdpfed.privacy.accountant import epsilon_bound
 
-__all__ = ["spent_so_far"]
+__all__ = ["spent_after", "spent_so_far"]
 
 
 def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
@@ -18,21 +18,19 @@ def spent_so_far(plan: Plan, rounds: int) -> tuple[float, ...]:
 
     In a rotation that of its most asked client, which is its epsilon against the server too.
     """
-    if not plan.is_private:
-        return (math.inf,) * len(plan.groups)
-    if rounds == plan.num_rounds:
-        return tuple(group.epsilon_release for group in plan.groups)
-    charged = [most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds for group in plan.groups]
     return tuple(
-        0.0
-        if count == 0
-        else min(
-            epsilon_bound(
-                dataclasses.replace(plan.mechanism(group), num_rounds=count),
-                delta=group.delta,
-                accountant=plan.accountant,
-            ),
-            group.epsilon_release,
-        )
-        for group, count in zip(plan.groups, charged, strict=True)
+        spent_after(plan, group, most_asks(plan, group, rounds=rounds) if plan.is_rotation else rounds)
+        for group in plan.groups
     )
+
+
+def spent_after(plan: Plan, group: Group, releases: int) -> float:
+    """The same for one group, by how many releases its most charged client was in: more than planned, if some were
+    lost."""
+    if not plan.is_private:
+        return math.inf
+    if releases in (0, plan.num_releases):
+        return group.epsilon_release if releases else 0.0
+    mechanism = dataclasses.replace(plan.mechanism(group), num_rounds=releases)
+    bound = epsilon_bound(mechanism, delta=group.delta, accountant=plan.accountant)
+    return min(bound, group.epsilon_release) if releases < plan.num_releases else bound

@@ -15,7 +15,7 @@ Guarantees (tests of the same name):
   formats_agree             the same clients read from CSV, JSON and Parquet give equal budgets.
   spreadsheets_agree        so do they from every kind of text that a spreadsheet writes.
   doubtful_text_is_refused  a number or a column that could mean two things is named, never guessed.
-  default_delta_means_something   below 600 clients, one tenth divided by the clients.
+  default_delta_means_something   one tenth divided by the clients, where they have names or are fewer than 600.
 """
 
 import codecs
@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, MissingExtraError, suggestion
 
-__all__ = ["Budgets", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
+__all__ = ["Budgets", "budgets_csv", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
 
 MAX_CLIENTS = 10_000_000
-# The smallest population of the paper's experiments, and what delta times clients is at most in smaller ones.
+# The smallest population of the paper's experiments, and what delta times clients is at most in others.
 PAPERS_SMALLEST, LARGEST_FAILURES = 600, 0.1
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
@@ -107,19 +107,32 @@ class Budgets:
             return float(self.deltas.max())
         if len(self) == 1:
             raise InputError("expected a delta for a single client, got none: state the delta that was agreed on")
-        return default_delta_of(len(self))
+        return default_delta_of(len(self), has_names=self.clients is not None)
 
 
-def default_delta_of(num_clients: int) -> float:
-    """The delta of clients that state none: the paper's ``num_clients ** -1.1``; below 600 clients ``0.1 /
-    num_clients``.
+def default_delta_of(num_clients: int, *, has_names: bool) -> float:
+    """The delta of clients that state none: ``0.1 / num_clients``; of 600 clients or more that are only counted, as in
+    the paper's experiments, the paper's ``num_clients ** -1.1``.
 
     A delta allows that a client is laid open with this probability, so delta times clients bounds how many are, on
     average. By the paper's rule that is half a client of its 600, and nearly all of one among five.
     """
-    if num_clients < PAPERS_SMALLEST:
+    if has_names or num_clients < PAPERS_SMALLEST:
         return LARGEST_FAILURES / num_clients
     return math.pow(num_clients, -1.1)
+
+
+def budgets_csv(budgets: Budgets) -> str:
+    """As text that `read_budgets` reads back to the same numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    # Given groups are part of the budgets: without them a plan's members could not be found again.
+    writer.writerow(["client", "epsilon", "delta", *(["group"] if budgets.groups is not None else [])])
+    for client, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
+        group = [] if budgets.groups is None else [budgets.groups[client]]
+        own = "" if np.isnan(delta) else repr(float(delta))
+        writer.writerow([budgets.label(client), repr(float(epsilon)), own, *group])
+    return text.getvalue()
 
 
 def looks_compact(text: str) -> bool:

@@ -1,12 +1,15 @@
 """What a report is made of: records, runs, methods, and what they cost.
 
 Place: `load_report` fills it; page, text and pictures are made of it. Costs are those of the verified plan; of an
-unfinished run, the bound for the rounds that it has done. In a rotation the server's cost is anybody's, by asks so far.
+unfinished run, the bound for the rounds that it has done; of a run on a ledger, for those that it was charged, beside
+what its clients have spent over all runs. In a rotation the server's cost is anybody's, by asks so far. A plan alone is
+a method without runs.
 
 Guarantees (tests of the same name):
   the_stamp_cannot_be_removed    an unknown one is a simulation's, and one simulated run is enough for all.
   what_an_unfinished_run_spent   covers every round that was done, recorded or not.
   a_rotation_costs_one_epsilon   against both adversaries, finished or not.
+  a_run_on_a_ledger_has_two_costs   its own, lost rounds with it, and that of all runs.
 """
 
 import functools
@@ -15,15 +18,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import gdpfed
+from gdpfed.planning.notes import plan_doubts
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import most_asks
-from gdpfed.planning.spent import spent_so_far
+from gdpfed.planning.spent import spent_after
 from gdpfed.privacy.adversaries import ServerView, asked_view, server_view
 from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP, weakest_stamp
 from gdpfed.tasks.task import Task
 
 __all__ = ["GroupCost", "MethodRuns", "ReportData", "RunResult", "sample_std"]
+
+_PLANNED = "plan: nothing is trained yet, and all numbers follow from the plan"
 
 
 def sample_std(accuracies: Sequence[float]) -> float | None:
@@ -33,7 +40,11 @@ def sample_std(accuracies: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """One run folder, read and checked."""
+    """One run folder, read and checked.
+
+    ``charged`` is how often its ledger charged each group, and ``over_all_runs`` what a group's clients had spent by
+    then in all runs of it; None without a ledger, or where it is not at hand.
+    """
 
     folder: str
     seed: int
@@ -42,6 +53,9 @@ class RunResult:
     records: tuple[Record, ...]
     versions: tuple[tuple[str, str], ...]
     stamp: str
+    remarks: tuple[str, ...] = ()
+    charged: tuple[int, ...] | None = None
+    over_all_runs: tuple[float, ...] | None = None
 
     @property
     def last(self) -> Record:
@@ -51,21 +65,33 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCost:
-    """What a group was promised, and what was spent: against whoever sees the released models, and the server."""
+    """What a group was promised, and what was spent: against whoever sees the released models, and the server.
+
+    ``over_all_runs`` is against the first of them, by the ledger, if there is one.
+    """
 
     group: Group
     release: float
     server: ServerView
+    over_all_runs: float | None = None
 
     @property
     def keeps_promise(self) -> bool:
         """Whether the release cost is within the budget; false where nothing was promised."""
         return self.group.is_private and self.release <= self.group.epsilon
 
+    @property
+    def most(self) -> float:
+        """What whoever sees the models may ever have had: the promise, or more where a ledger says so."""
+        return max(self.group.epsilon, self.release, self.over_all_runs or 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRuns:
-    """All runs of one plan: one for each seed. ``index`` decides colour, dash and marker."""
+    """All runs of one plan: one for each seed, or none yet. ``index`` decides colour, dash and marker.
+
+    ``check_commands`` compute its epsilons again, beside its folders.
+    """
 
     label: str
     index: int
@@ -73,6 +99,12 @@ class MethodRuns:
     plan_hash: str
     run_toml: str
     runs: tuple[RunResult, ...]
+    check_commands: tuple[str, ...]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to know before its result is trusted: of the plan, and of the runs."""
+        return list(dict.fromkeys([*plan_doubts(self.plan), *(remark for run in self.runs for remark in run.remarks)]))
 
     @property
     def is_finished(self) -> bool:
@@ -130,7 +162,7 @@ class MethodRuns:
     @property
     def is_simulation(self) -> bool:
         """Whether it was trained here: of a deployment nobody knows cohorts and clipping."""
-        return all(run.stamp == STAMP for run in self.runs)
+        return bool(self.runs) and all(run.stamp == STAMP for run in self.runs)
 
     @property
     def clipped_share(self) -> float | None:
@@ -147,28 +179,35 @@ class MethodRuns:
         """What trains its simulated runs again, beside their folders."""
         simulated = [(run.folder, str(run.seed)) for run in self.runs if run.stamp == STAMP]
         return [
-            shlex.join(["gdpfed", "train", f"{folder}/run.toml", "--seed", seed, "--out", f"again/{folder}"])
+            f"{shlex.join(['gdpfed', 'train', f'{folder}/run.toml', '--plan', f'{folder}/plan.toml'])} "
+            f"{shlex.join(['--seed', seed, '--out', f'again/{folder}'])}"
             for folder, seed in simulated
         ]
 
-    @property
-    def check_command(self) -> str:
-        """What computes its epsilons again, beside its folders."""
-        return shlex.join(["gdpfed", "verify", f"{self.runs[0].folder}/plan.toml"])
+    def _releases(self, index: int) -> int:
+        """How many releases the most charged client of a group was in, at most; of a plan alone, all."""
+        plan, counts = self.plan, [] if self.runs else [self.plan.num_releases]
+        for run in self.runs if not self.is_finished else self.counted:
+            rounds = plan.num_rounds if run.is_finished and run.over_all_runs is None else run.rounds_done
+            asks = most_asks(plan, plan.groups[index], rounds=rounds) if plan.is_rotation else rounds
+            counts.append(asks if run.charged is None else run.charged[index])
+        return max(counts)
 
     @functools.cached_property
     def costs(self) -> tuple[GroupCost, ...]:
         """For each group; where no run is finished, a bound for the rounds that were done."""
         plan = self.plan
-        rounds = plan.num_rounds if self.is_finished else max(run.rounds_done for run in self.runs)
         costs = []
-        for group, release in zip(plan.groups, spent_so_far(plan, rounds), strict=True):
+        for index, group in enumerate(plan.groups):
+            count = self._releases(index)
+            release = spent_after(plan, group, count)
             if plan.is_rotation:
-                server = asked_view(epsilon=release, num_asks=most_asks(plan, group, rounds=rounds))
+                server = asked_view(epsilon=release, num_asks=count)
             else:
-                mechanism = replace(plan.mechanism(group), num_rounds=rounds)
+                mechanism = replace(plan.mechanism(group), num_rounds=count)
                 server = server_view(mechanism, delta=group.delta, max_participations=plan.max_participations)
-            costs.append(GroupCost(group=group, release=release, server=server))
+            in_all = max((run.over_all_runs[index] for run in self.runs if run.over_all_runs), default=None)
+            costs.append(GroupCost(group=group, release=release, server=server, over_all_runs=in_all))
         return tuple(costs)
 
 
@@ -177,7 +216,7 @@ class ReportData:
     """A task and its methods, the most accurate first."""
 
     title: str
-    task: Task
+    task: Task | None
     methods: tuple[MethodRuns, ...]
 
     @property
@@ -188,7 +227,7 @@ class ReportData:
     @property
     def stamp(self) -> str:
         """What every output says; no file can take it away."""
-        return weakest_stamp(run.stamp for run in self.runs)
+        return _PLANNED if not self.runs else weakest_stamp(run.stamp for run in self.runs)
 
     @property
     def is_simulation(self) -> bool:
@@ -198,6 +237,8 @@ class ReportData:
     @property
     def headline(self) -> MethodRuns:
         """The most accurate method with privacy, finished before unfinished; one without only if there is no other."""
+        if not self.runs:
+            return self.methods[0]
         return max(self.methods, key=lambda method: (method.plan.is_private, method.is_finished, method.mean))
 
     @property
@@ -222,5 +263,7 @@ class ReportData:
 
     @property
     def software(self) -> list[str]:
-        """What ran, each combination once."""
+        """What ran, each combination once; of a plan alone, what made the report."""
+        if not self.runs:
+            return [f"gdpfed {gdpfed.__version__}"]
         return list(dict.fromkeys(", ".join(map(" ".join, run.versions)) for run in self.runs))

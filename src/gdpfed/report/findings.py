@@ -5,6 +5,7 @@ every seed of the other, or they overlap. With three seeds each, chance alone do
 
 Guarantees (tests of the same name):
   findings_follow_the_numbers   overlap, order and sign are those of the accuracies.
+  nobody_guesses_better         than the cards say, who sees what the mechanism releases.
 """
 
 import math
@@ -13,12 +14,13 @@ import numpy as np
 from scipy import special
 
 from gdpfed.planning.plan import Group, Plan
-from gdpfed.privacy.rounding import promise, rounded_up
-from gdpfed.report.contents import MethodRuns, ReportData
+from gdpfed.privacy.rounding import delta_up, promise, rounded_up
+from gdpfed.report.contents import GroupCost, MethodRuns, ReportData
 
 __all__ = [
-    "accuracy", "clipping", "cohort_range", "comparison", "convergence", "final", "findings", "headline",
-    "participation", "planned_cohort", "rates", "server", "spending", "spread", "waste",
+    "accuracy", "clipping", "cohort_range", "comparison", "conclusions", "convergence", "final", "findings",
+    "guessed_right", "headline", "participation", "people", "planned_cohort", "rates", "server", "spending", "spread",
+    "waste",
 ]  # fmt: skip
 
 
@@ -30,6 +32,8 @@ def accuracy(method: MethodRuns) -> str:
 def headline(data: ReportData) -> str:
     """The report in one sentence."""
     best = data.headline
+    if not data.runs:
+        return _promised(best.plan)
     reaches = f"{best.label} reaches {best.mean:.1f} % {best.measure}"
     if not best.is_finished:
         done = max(run.rounds_done for run in best.runs)
@@ -40,6 +44,76 @@ def headline(data: ReportData) -> str:
         kept = "every group's promise" if len(best.costs) > 1 else "its promise"
         return f"{reaches} and keeps {kept}{', also against the server' if best.plan.is_rotation else ''}"
     return f"{reaches} and breaks a promise"
+
+
+def _promised(plan: Plan) -> str:
+    if not plan.is_private:
+        return f"{plan.method} would promise no privacy"
+    bounds = list(dict.fromkeys(promise(group.epsilon) for group in plan.groups))
+    epsilons = bounds[0] if len(bounds) == 1 else f"{bounds[0]} to {bounds[-1]}"
+    against = "whoever sees the models, and the server" if plan.is_rotation else "whoever sees the models"
+    return f"{plan.method} would promise {plan.num_clients:,} clients epsilon {epsilons} against {against}"
+
+
+def guessed_right(epsilon: float, delta: float) -> str:
+    """How often whoever thought it 50:50 can be right, in 100 cases: of all tests between two inputs that an epsilon
+    and a delta hide, none errs in less than (1 - delta) / (1 + e ** epsilon) of them."""
+    return rounded_up(100 * (1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))), 1)
+
+
+def _concluded(epsilon: float, delta: float) -> str:
+    right = guessed_right(epsilon, delta)
+    if float(right) > 99.8:
+        return f"may be right every time: epsilon {rounded_up(epsilon, 1)} is no bound worth having"
+    factor = rounded_up(math.exp(epsilon), 2)
+    return f"is right in at most {right} of 100 cases: the odds change by a factor of at most {factor}, but for delta"
+
+
+def conclusions(plan: Plan, cost: GroupCost) -> list[tuple[str, str]]:
+    """What each adversary could conclude about one client of a group, and what nothing here protects."""
+    group, view = cost.group, cost.server
+    in_one = "" if cost.over_all_runs is None else ", by this run alone"
+    if not group.is_private:
+        return [("Anybody", "may find out whether a client took part, and with what: nothing is promised.")]
+    known = f"that this client is enrolled, that it allows epsilon {promise(group.epsilon)}"
+    rest = "and whatever is true of many clients alike, which is what the model learns."
+    if plan.is_rotation:
+        return [
+            (
+                "Whoever sees the models, or is the server,",
+                f"and thought it 50:50 whether this client's updates are in the sums, or zero in their place, "
+                f"{_concluded(cost.most, group.delta)}.",
+            ),
+            ("Not protected:", f"{known}, when it is asked, {rest}"),
+        ]
+    return [
+        (
+            "Whoever sees the models,",
+            f"and thought it 50:50 that this client is there, {_concluded(cost.most, group.delta)}.",
+        ),
+        (
+            "The server",
+            f"knows when this client took part. If it thought it 50:50 whether the client's updates are in those sums, "
+            f"it {_concluded(view.epsilon_p99, group.delta)} (99 in 100 clients{in_one}).",
+        ),
+        ("Not protected:", f"{known}, against the server how often it took part, {rest}"),
+    ]
+
+
+def people(plan: Plan) -> str:
+    """What is promised to a person in several clients."""
+    one = plan.person_guarantee
+    if one is None:
+        return (
+            "Nobody was declared to be in several clients. A person who is loses more than any one of them does: the "
+            "promises are for one client alone."
+        )
+    limit = "" if plan.person_epsilon is None else f", within the limit of {promise(plan.person_epsilon)} that was set"
+    return (
+        f"For {one.unit}: epsilon {rounded_up(one.epsilon)} at delta {delta_up(one.delta)}{limit}, against "
+        f"{one.adversary}. Who thought it 50:50 that such a person is there "
+        f"{_concluded(max(one.epsilon, plan.person_epsilon or 0.0), one.delta)}."
+    )
 
 
 def comparison(one: MethodRuns, other: MethodRuns) -> str:

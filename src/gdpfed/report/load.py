@@ -7,10 +7,12 @@ Guarantees (tests of the same name):
   an_unfinished_run_is_refused        unless asked for, and then it is marked everywhere.
   one_report_is_one_task              other data, budgets or training are refused, and named.
   the_same_run_twice_is_refused       one method and seed count once.
+  a_plan_can_be_reported              before anything is trained: a file alone is enough.
 """
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,14 +20,18 @@ import numpy as np
 
 from gdpfed.config import read_toml
 from gdpfed.errors import InputError
-from gdpfed.planning.methods import METHODS
-from gdpfed.planning.plan_file import plan_hash
+from gdpfed.ledger.book import Ledger
+from gdpfed.planning.methods import METHODS, make_plan
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.planning.settings import PlanSettings
+from gdpfed.planning.spent import spent_after, spent_so_far
+from gdpfed.privacy.budgets import looks_compact
 from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.runs.folder import RunFolder, find_runs
-from gdpfed.tasks.task import Task
+from gdpfed.tasks.task import DEMONSTRATION, PRESETS, Task, load_task
 
-__all__ = ["load_report"]
+__all__ = ["is_planned", "load_planned", "load_report"]
 
 # What tells one method of a report from another: a plan's hash, and the settings that asked for it.
 _Key = tuple[str, PlanSettings]
@@ -60,6 +66,7 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
                 plan_hash=key[0],
                 run_toml=read_toml(ordered[0][1].path / "run.toml"),
                 runs=tuple(result for result, _ in ordered),
+                check_commands=(shlex.join(["gdpfed", "verify", f"{ordered[0][0].folder}/plan.toml"]),),
             )
         )
     return ReportData(
@@ -69,18 +76,77 @@ def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
     )
 
 
+def is_planned(paths: Sequence[Path]) -> bool:
+    """Whether this is no folder of runs, but a plan, or what one can be made for."""
+    if len(paths) != 1 or paths[0].is_dir():
+        return False
+    name = str(paths[0])
+    return paths[0].is_file() or name in (*PRESETS, DEMONSTRATION) or looks_compact(name)
+
+
+def load_planned(source: str) -> ReportData:
+    """What is known before anything is trained: of a plan's file, or of what `gdpfed plan` takes."""
+    task: Task | None = None
+    path = Path(source)
+    # No path is in a report.
+    name = path.name if path.is_file() else source
+    if path.suffix == ".toml" and path.is_file() and "[[groups]]" in read_toml(source):
+        plan, title, commands = load_plan(source), name, [["gdpfed", "verify", name]]
+    else:
+        task = load_task(source)
+        plan, title = make_plan(task.budgets, task.settings), task.title
+        commands = [["gdpfed", "plan", name, "--out", "plan.toml"], ["gdpfed", "verify", "plan.toml"]]
+    method = MethodRuns(
+        label=plan.method,
+        index=0,
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        run_toml="",
+        runs=(),
+        check_commands=tuple(map(shlex.join, commands)),
+    )
+    return ReportData(title=title, task=task, methods=(method,))
+
+
 def _result(run: RunFolder) -> RunResult:
+    records = tuple(run.checked_records())
+    charged = over_all_runs = None
+    if run.ledger is not None:
+        over_all_runs = records[-1].epsilons
+        # Recorded was what the clients had spent in all: here it is what this run had.
+        records = tuple(
+            dataclasses.replace(record, epsilons=spent_so_far(run.plan, record.round_number)) for record in records
+        )
+        if run.ledger.path.is_file():
+            known = Ledger.read(run.ledger.path).state.runs.get(run.ledger.run)
+            charged = None if known is None else tuple(known.charged)
+            is_last = run.is_finished and records[-1].round_number == run.plan.num_rounds
+            if charged and is_last and any(map(_is_less, over_all_runs, _costs(run.plan, charged))):
+                whose = f"the last record of {run.path.name!r}"
+                raise InputError(f"expected {whose} to have spent what its ledger charged, got less: it was edited")
     return RunResult(
         folder=run.path.name,
         seed=run.seed,
         is_finished=run.is_finished,
-        records=tuple(run.checked_records()),
+        records=records,
         rounds_done=run.rounds_done,
         versions=tuple(
             (name, str(run.versions[name])) for name in ("gdpfed", "python", "torch", "numpy") if name in run.versions
         ),
         stamp=run.stamp,
+        remarks=run.remarks(),
+        charged=charged,
+        over_all_runs=over_all_runs,
     )
+
+
+def _costs(plan: Plan, charged: Sequence[int]) -> list[float]:
+    return [spent_after(plan, group, count) for group, count in zip(plan.groups, charged, strict=True)]
+
+
+def _is_less(recorded: float, own: float) -> bool:
+    # What was charged beside the plan is known by a bound, a little above it.
+    return recorded < own * (1 - 2e-3)
 
 
 def _check_one_task(runs: Sequence[RunFolder]) -> None:

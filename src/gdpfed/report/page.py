@@ -1,7 +1,8 @@
 """A report as one HTML file: text, tables, figures, style and script in it, nothing fetched.
 
 Place: the last step for readers. `assets/page.html` has the words: the headline first, then the plan, the curves, the
-table, the rounds, and how to make it all again. It reads without scripts; with them, points show their values.
+table, the rounds, and how to make it all again; of a plan alone, what it promises. It reads without scripts; with them,
+points show their values.
 
 Guarantees (tests of the same name):
   the_page_is_self_contained     no address in it is loaded, and a policy in it forbids the browser to.
@@ -68,7 +69,6 @@ def _environment() -> Environment:
         "classes": " ".join(f".{name} {{ color: var(--{name}); }}" for name in LIGHT if name[1:].isdigit()),
         "count": lambda number, noun: f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s",
         "dark": _variables(DARK),
-        "exp": math.exp,
         "floor": lambda value: f"{math.floor(value):,}",
         "findings": findings,
         "light": _variables(LIGHT),

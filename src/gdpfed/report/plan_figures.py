@@ -111,6 +111,8 @@ def budget_stairs(data: ReportData) -> str:
     for method in data.private:
         ordered = sorted(method.plan.groups, key=lambda group: group.epsilon)
         by_shape.setdefault(tuple((group.num_clients, group.epsilon) for group in ordered), []).append(method)
+    if data.task is None:
+        return ""
     steps = _stairs(data.task.budgets.epsilons.tolist())
     panels = ""
     for shape, methods in by_shape.items():

@@ -42,15 +42,20 @@ _COSTS: dict[str, Callable[[GroupCost], str]] = {
 
 def cost_table(method: MethodRuns) -> Table:
     """What each group was promised, and what was spent against both adversaries: in a rotation one number."""
+    verb = "spent" if method.runs else "cost"
+    costs = {name.replace("spent", verb): cell for name, cell in _COSTS.items()}
+    in_all: dict[str, Callable[[GroupCost], str]] = {}
+    if any(cost.over_all_runs is not None for cost in method.costs):
+        in_all = {"ε over all runs": lambda cost: rounded_up(cost.over_all_runs or 0.0)}
     if not method.plan.is_rotation:
-        return _table(_COSTS, method.costs)
+        return _table(costs | in_all, method.costs)
     known = [name for name in _COSTS if name.startswith(("group", "clients", "delta", "promised"))]
     of_both: dict[str, Callable[[GroupCost], str]] = {
-        "spent ε, against whoever sees the models, and the server": lambda cost: rounded_up(cost.release),
+        f"{verb} ε, against whoever sees the models, and the server": lambda cost: rounded_up(cost.release),
         "asks of a client": lambda cost: str(cost.server.max_participations),
         "trainings, on average": lambda cost: f"{cost.server.max_participations * cost.group.sampling_rate:.3g}",
     }
-    return _table({name: _COSTS[name] for name in known} | of_both, method.costs)
+    return _table({name: _COSTS[name] for name in known} | of_both | in_all, method.costs)
 
 
 _PLAN: dict[str, Callable[[Group], str]] = {

@@ -5,6 +5,7 @@ Place: `ReportData` -> text. Stamped as the page is.
 Guarantees (tests of the same name):
   json_has_every_number       records, plans with both epsilons, findings; infinite costs are null.
   markdown_is_stamped_and_complete   stamp, headline, promises, plan, methods, commands.
+  remarks_are_in_the_headline        of the plan and of the runs, on the page too.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 import gdpfed
+from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_as_json
 from gdpfed.privacy.rounding import finite
 from gdpfed.report import findings
@@ -35,22 +37,34 @@ def _run(run: RunResult) -> dict[str, Any]:
     return {"folder": run.folder, "seed": run.seed, **done, "records": list(map(_record, run.records))}
 
 
-def _cost(cost: GroupCost) -> dict[str, Any]:
+def _cost(plan: Plan, cost: GroupCost) -> dict[str, Any]:
     return {
         "group": cost.group.name,
         "num_clients": cost.group.num_clients,
         "delta": cost.group.delta,
         "promised": finite(cost.group.epsilon),
         "spent_release": finite(cost.release),
+        "spent_over_all_runs": cost.over_all_runs,
         "kept": cost.keeps_promise,
         "server": {name: finite(value) for name, value in asdict(cost.server).items()},
+        "conclusions": [" ".join(part) for part in findings.conclusions(plan, cost)],
     }
 
 
 def _method(method: MethodRuns) -> dict[str, Any]:
-    return {
+    planned = {
         "label": method.label,
         "method": method.plan.method,
+        "remarks": method.remarks,
+        "costs": [_cost(method.plan, cost) for cost in method.costs],
+        "people": findings.people(method.plan) if method.plan.is_private else None,
+        "plan": plan_as_json(method.plan),
+        "check": list(method.check_commands),
+        "commands": method.commands,
+    }
+    if not method.runs:
+        return planned
+    return planned | {
         "finished": method.is_finished,
         "accuracy": {
             "mean": method.mean,
@@ -62,9 +76,6 @@ def _method(method: MethodRuns) -> dict[str, Any]:
         },
         "loss": method.loss,
         "clipped_share": method.clipped_share,
-        "costs": list(map(_cost, method.costs)),
-        "plan": plan_as_json(method.plan),
-        "commands": method.commands,
         "run_toml": method.run_toml if method.is_simulation else None,
         "runs": list(map(_run, method.runs)),
     }
@@ -77,9 +88,13 @@ def report_json(data: ReportData) -> str:
         "stamp": data.stamp,
         "gdpfed": gdpfed.__version__,
         "title": data.title,
-        "dataset": data.task.training.dataset,
-        "model": data.task.training.model,
-        "headline": {"method": data.headline.label, "sentence": findings.headline(data)},
+        "dataset": data.task.training.dataset if data.task and data.runs else None,
+        "model": data.task.training.model if data.task and data.runs else None,
+        "headline": {
+            "method": data.headline.label,
+            "sentence": findings.headline(data),
+            "remarks": data.headline.remarks,
+        },
         "findings": _findings(data),
         "seeds": list(data.seeds),
         "unfinished": [run.folder for run in data.unfinished],
@@ -91,6 +106,8 @@ def report_json(data: ReportData) -> str:
 
 def _findings(data: ReportData) -> list[str]:
     best = data.headline
+    if not data.runs:
+        return [findings.server(best), findings.waste(data), findings.rates(best)]
     sentences = [
         *findings.findings(data),
         findings.server(best),
@@ -138,5 +155,6 @@ def report_markdown(data: ReportData) -> str:
     """The page's text and tables."""
     # Escaped as Markdown is, not as HTML: every value goes through `_escaped`.
     page = templates(autoescape=False, finalize=_escaped).get_template("report.md")
-    tables = map(_table, (cost_table(data.headline), plan_table(data.headline), method_table(data)))
-    return page.render(data=data, findings=findings, sentences=_findings(data), fenced=_fenced, tables=list(tables))
+    made = [cost_table(data.headline), plan_table(data.headline), *([method_table(data)] if data.runs else [])]
+    tables = list(map(_table, made))
+    return page.render(data=data, findings=findings, sentences=_findings(data), fenced=_fenced, tables=tables)

@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_hash
-from gdpfed.planning.settings import PlanSettings
+from gdpfed.planning.settings import PlanSettings, settings_of
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
 from gdpfed.runs.folder import OWN_DATA, RunFolder, check_new, create_run, open_run
 from gdpfed.runs.ledgered import check_link, population_of
@@ -339,13 +338,7 @@ class _Given:
             raise InputError("expected settings to make a plan with, or a plan, got both: leave one out")
         plan = self.plan if isinstance(self.plan, Plan) else load_plan(self.plan)
         plan.verify()
-        names = {field.name for field in dataclasses.fields(PlanSettings)}
-        known = ("method", "num_rounds", "accountant", "server_learning_rate", "averaging", "max_participations")
-        stated = {name: getattr(plan, name) for name in known if name in names}
-        stated |= {name: True for name in ("normalised", "adaptive_step") if getattr(plan, name)}
-        if math.isfinite(plan.clip_norm):
-            stated["clip_norm"] = plan.clip_norm
-        return PlanSettings(**stated), plan
+        return settings_of(plan, PlanSettings()), plan
 
 
 def _budgets(given: Budgets | str | Path) -> Budgets:

@@ -26,10 +26,8 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
-import csv
 import dataclasses
 import fcntl
-import io
 import json
 import os
 import platform
@@ -46,6 +44,7 @@ from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.files import write_whole
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_from_toml, plan_hash, save_plan
+from gdpfed.privacy.budgets import budgets_csv
 from gdpfed.runs.link import LedgerLink, read_link
 from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP, weakest_stamp
@@ -155,7 +154,8 @@ class RunFolder:
         rounds = [record.round_number for record in records]
         if rounds != sorted(set(rounds)) or rounds[0] < 1 or rounds[-1] > plan.num_rounds:
             raise InputError(f"expected records of rising rounds up to {plan.num_rounds} in {name!r}: it was edited")
-        if not self.is_finished:
+        if not self.is_finished or self.ledger is not None:
+            # What a ledger's runs have spent in all is not the plan's, and a group that cannot pay stops.
             return records
         if rounds[-1] != plan.num_rounds:
             last = f"a record of round {plan.num_rounds} in {name!r}, which is finished"
@@ -298,7 +298,7 @@ def create_run(
         raise InputError(f"cannot make the folder {str(path)!r}: {error.strerror or error}; choose another") from None
     files = {}
     if task.budgets.clients is not None:
-        files["budgets.csv"] = _budgets_csv(task)
+        files["budgets.csv"] = budgets_csv(task.budgets)
         task = dataclasses.replace(task, budgets_source="budgets.csv")
     versions = {
         "gdpfed": gdpfed.__version__,
@@ -325,19 +325,6 @@ def create_run(
     for name, text in files.items():
         write_whole(path / name, text.encode(), advice=_ADVICE)
     return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp, versions=versions)
-
-
-def _budgets_csv(task: Task) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    budgets = task.budgets
-    # Given groups are part of the budgets: without them the plan's members could not be found again.
-    writer.writerow(["client", "epsilon", "delta", *(["group"] if budgets.groups is not None else [])])
-    for client, (epsilon, delta) in enumerate(zip(budgets.epsilons, budgets.deltas, strict=True)):
-        group = [] if budgets.groups is None else [budgets.groups[client]]
-        own = "" if np.isnan(delta) else repr(float(delta))
-        writer.writerow([budgets.label(client), repr(float(epsilon)), own, *group])
-    return text.getvalue()
 
 
 def open_run(path: Path, *, read_plan: Callable[[Path], Plan] = load_plan) -> RunFolder:

@@ -3,6 +3,9 @@
 Place: before the first round of a run with a ledger, simulated or deployed; `training/releases/charged.py` charges.
 """
 
+import dataclasses
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,10 +15,11 @@ from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.population import Population
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
-from gdpfed.privacy.budgets import Budgets
+from gdpfed.privacy.budgets import Budgets, parse_compact
 from gdpfed.runs.link import LedgerLink, read_link
+from gdpfed.tasks.task import Task
 
-__all__ = ["LedgerLink", "check_link", "joined_run", "population_of", "read_link"]
+__all__ = ["LedgerLink", "check_link", "joined_run", "population_of", "read_link", "with_whole_budgets"]
 
 IntArray = NDArray[np.int64]
 
@@ -30,13 +34,26 @@ def population_of(ledger: Ledger, name: str | None) -> Population:
 
 def _matched(population: Population, budgets: Budgets, order: IntArray) -> IntArray:
     """The place in the population of each simulated client; ``order`` is whose budget it was dealt."""
-    if budgets.clients is not None and population.labels is not None:
+    if budgets.clients is not None:
+        # Without names a client's name is its place.
         return population.indices(budgets.clients)
-    if len(budgets) > len(population) or (budgets.clients is None) != (population.labels is None):
+    if len(budgets) > len(population) or population.labels is not None:
         there = f"{len(population)} clients {'without' if population.labels is None else 'with'} names"
-        here = f"{len(budgets)} {'without' if budgets.clients is None else 'with'}"
+        here = f"{len(budgets)} without"
         raise InputError(f"population {population.name!r} has {there}, the task has {here}: make one for these clients")
     return order
+
+
+def with_whole_budgets(task: Task, population: Population) -> Task:
+    """The task with what its clients allow over all runs, by which a plan of `gdpfed ledger plan` finds its groups."""
+    budgets = task.budgets
+    places = _matched(population, budgets, np.arange(len(budgets)))
+    epsilons = population.epsilons[places]
+    if budgets.clients is not None:
+        whole = dataclasses.replace(budgets, epsilons=epsilons, deltas=population.deltas[places])
+        return dataclasses.replace(task, budgets=whole)
+    text = ",".join(f"{len(list(same))}@{epsilon!r}" for epsilon, same in itertools.groupby(epsilons.tolist()))
+    return dataclasses.replace(task, budgets=parse_compact(text), budgets_source=text)
 
 
 def _groups(population: Population, places: IntArray, assignment: IntArray) -> NDArray[np.int16]:

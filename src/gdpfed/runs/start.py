@@ -6,6 +6,7 @@ Guarantees (tests of the same name):
   nothing_is_left_of_what_cannot_run   of an unknown data set or model, a bad seed, or data that are not there.
 """
 
+import dataclasses
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 from gdpfed.errors import InputError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
+from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
+from gdpfed.planning.settings import settings_of
 from gdpfed.runs.folder import RunFolder, check_new, create_run, open_run
-from gdpfed.runs.ledgered import LedgerLink, check_link, population_of
+from gdpfed.runs.ledgered import LedgerLink, check_link, population_of, with_whole_budgets
 from gdpfed.runs.simulate import Simulation, dealt_groups, dealt_order, prepare
 from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.noise_shares import Tolerance
@@ -26,13 +29,20 @@ __all__ = ["open_if_same", "open_or_start", "prepared_run", "spent_by_group", "s
 
 
 def start_run(
-    task: Task, *, seed: int, folder: Path | None = None, ledger: Path | None = None, population: str | None = None
+    task: Task,
+    *,
+    seed: int,
+    folder: Path | None = None,
+    ledger: Path | None = None,
+    population: str | None = None,
+    plan: Plan | None = None,
 ) -> RunFolder:
-    """Plans ``task`` and makes the folder of its run; by default runs/TITLE-METHOD-seedN.
+    """Plans ``task``, unless a ``plan`` is given, and makes the folder of its run; by default runs/TITLE-METHOD-seedN.
 
-    With ``ledger`` every round will be charged to it: to ``population``, or the only one that it has.
+    With ``ledger`` every round will be charged to it: to ``population``, or the only one that it has. With both, the
+    budgets are the ledger's.
     """
-    return _Start.of(task, seed=seed, folder=folder, ledger=ledger, population=population).create()
+    return _Start.of(task, plan, seed=seed, folder=folder, ledger=ledger, population=population).create()
 
 
 def prepared_run(
@@ -42,14 +52,15 @@ def prepared_run(
     folder: Path | None = None,
     ledger: Path | None = None,
     population: str | None = None,
+    plan: Plan | None = None,
     **how: Any,
 ) -> tuple[RunFolder, Simulation]:
     """As `start_run`, and the simulation that goes on with it; ``how`` is for `simulate.prepare`.
 
     The folder is made last: whatever is wrong with the data, the model or the loss leaves nothing behind.
     """
-    start = _Start.of(task, seed=seed, folder=folder, ledger=ledger, population=population)
-    simulation = prepare(task, start.plan, seed=seed, **how)
+    start = _Start.of(task, plan, seed=seed, folder=folder, ledger=ledger, population=population)
+    simulation = prepare(start.task, start.plan, seed=seed, **how)
     try:
         return start.create(), simulation
     except BaseException:
@@ -68,7 +79,16 @@ class _Start:
     link: LedgerLink | None
 
     @classmethod
-    def of(cls, task: Task, *, seed: int, folder: Path | None, ledger: Path | None, population: str | None) -> "_Start":
+    def of(
+        cls,
+        task: Task,
+        plan: Plan | None,
+        *,
+        seed: int,
+        folder: Path | None,
+        ledger: Path | None,
+        population: str | None,
+    ) -> "_Start":
         """Raises what can be known before the data are read."""
         if seed < 0:
             raise InputError(f"expected seed >= 0, got seed={seed}")
@@ -76,7 +96,13 @@ class _Start:
             raise InputError(f"expected a ledger for the population {population!r}, got none: give --ledger too")
         if folder is not None:
             check_new(folder)
-        plan = make_plan(task.budgets, task.settings)
+        if plan is None:
+            plan = make_plan(task.budgets, task.settings)
+        else:
+            task = dataclasses.replace(task, settings=settings_of(plan, task.settings))
+            if ledger is not None:
+                task = with_whole_budgets(task, population_of(Ledger.read(ledger), population))
+            assign(plan, task.budgets)
         if task.training.secure:
             tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
             planned_sums(plan, num_params=1, tolerance=tolerance)

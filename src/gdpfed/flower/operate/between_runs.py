@@ -4,6 +4,7 @@ Place: operations, over `server.server_home` and the ledger. Nothing here needs 
 
 Guarantees (tests of the same name):
   a_plan_is_set_or_it_is_not       killed anywhere in between, no run starts until the plan is set again.
+  a_plan_that_does_not_fit_is_not_set   the ledger's refusal comes when the plan is set, and nothing is changed.
   a_run_is_given_up_in_the_ledger  and what it did not use is free for others.
 """
 
@@ -12,17 +13,20 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gdpfed.errors import InputError
 from gdpfed.files import sync_folder, write_whole
 from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, signed_enrolment
 from gdpfed.flower.shared.home_files import read_content
 from gdpfed.ledger.book import Ledger
-from gdpfed.planning.people import check_budgets
+from gdpfed.planning.people import assign, check_budgets
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import save_plan
 from gdpfed.runs.folder import is_finished
-from gdpfed.runs.link import read_link
+from gdpfed.runs.ledgered import check_link
+from gdpfed.runs.link import LedgerLink, read_link
 
 __all__ = ["enrol", "give_up", "set_plan"]
 
@@ -78,6 +82,9 @@ def set_plan(
     if home.run_path.exists() and not is_finished(home.run_path):
         raise InputError(f"{str(home.run_path)!r} is not finished: let it end, or give it up (gdpfed flower give-up)")
     run = f"{name}-{secrets.token_hex(6)}"
+    # What the ledger would refuse when the run starts is refused now.
+    link = LedgerLink(path=home.ledger_path, population=POPULATION, run=run)
+    check_link(link, plan, budgets, order=np.arange(len(budgets)), assignment=assign(plan, budgets))
     save_plan(plan, home.plan_path)
     fault("plan")
     content = json.dumps({"run": run, "plan": home.plan_mark}).encode() + b"\n"
