@@ -11,11 +11,12 @@ from typer import Argument, Option
 from gdpfed.cli import options
 from gdpfed.cli.show import print_json, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError
-from gdpfed.files import write_whole
+from gdpfed.files import missing, nothing_left, write_whole
 from gdpfed.ledger import export as exporting
 from gdpfed.ledger import receipts
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import as_json as plain
+from gdpfed.ledger.journal import companion
 from gdpfed.ledger.status import ChargedRound, ClientStatus, GroupStatus, client_statuses, run_history, run_status
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.settings import PlanSettings
@@ -55,8 +56,10 @@ def init(
     A client is in one population: a name that another one holds is refused.
     """
     budgets = load_task(source).budgets
-    opened = Ledger.open(path, key_file=key) if path.exists() else Ledger.create(path, key_file=key)
-    with opened as ledger:
+    files = [path, key or companion(path, "key"), companion(path, "lock"), companion(path, "journal")]
+    new = [] if path.exists() else missing(*files)
+    opened = Ledger.open(path, key_file=key) if not new else Ledger.create(path, key_file=key)
+    with nothing_left(new), opened as ledger:
         added = ledger.add_population(population, budgets, default_delta=delta, other_people=other_people)
         head = f"{len(ledger.store.rows)}:{ledger.store.last_hash}"
         public = ledger.state.about["public_key"]

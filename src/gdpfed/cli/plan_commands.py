@@ -185,6 +185,8 @@ def compare(
                 if methods is not None:
                     raise
                 skipped.append(f"left out: {name}: {error}")
+        if not plans:
+            raise InputError(f"expected a method that applies to {source}, got none: {skipped[0]}")
         compared[source], titles[source] = plans, task.title
         if not as_json:
             print_comparison(task.title, plans)

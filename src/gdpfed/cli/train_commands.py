@@ -195,8 +195,7 @@ def compare_runs(
     from gdpfed.runs.start import open_if_same, prepared_run
 
     workforce = asked.workforce()
-    if seeds < 1:
-        raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
+    options.check_count("--seeds", seeds)
     names = [check_method(name.strip()) for name in methods.split(",")]
     task = _trainable(asked, source)
     runs = []
@@ -269,10 +268,10 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         }
         print_table(f"{measured} (%)", columns, results)
     lines = [
-        f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
-        f"{curve.num_rounds} rounds"
+        f"not {'evaluated' if curve.is_finished else 'finished'}: {curve.title}, {curve.method}, seed {curve.seed}: "
+        f"{max(curve.rounds, default=0)} of {curve.num_rounds} rounds"
         for curve in drawn
-        if not curve.is_finished
+        if not (curve.is_finished and curve.accuracies)
     ]
     drawing = f"picture: {saved}" if saved else "no picture: no round was evaluated yet"
     if not saved and any(curve.rounds for curve in drawn):

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gdpfed.config import fit_fields
 from gdpfed.errors import InputError, PrivacyError, suggestion
 from gdpfed.privacy.cache import remembered
 from gdpfed.privacy.rounding import delta_up
@@ -83,6 +84,7 @@ class SampledGaussian:
     num_rounds: int
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         check_noise_multiplier(self.noise_multiplier)
         if not 0 <= self.sampling_rate <= 1:
             raise InputError(f"expected a sampling_rate between 0 and 1, got sampling_rate={self.sampling_rate}")

@@ -35,6 +35,7 @@ from gdpfed.privacy.accountant import (
     Accountant,
     SampledGaussian,
     check_delta,
+    check_noise_multiplier,
     delta_after_rounding,
     epsilon_of,
     gaussian_epsilon,
@@ -61,6 +62,7 @@ _PERSON_RELATIVE_ERROR = 5e-4
 def server_epsilon(*, noise_multiplier: float, num_participations: int, delta: float) -> float:
     """Epsilon against the server, which knows the samples, of a client that took part ``num_participations`` times."""
     check_delta(delta)
+    check_noise_multiplier(noise_multiplier)
     if num_participations < 0:
         raise InputError(f"expected num_participations >= 0, got num_participations={num_participations}")
     return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_participations, delta=delta)

@@ -63,6 +63,14 @@ class Budgets:
     groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("epsilons", "deltas"):
+            try:
+                values = np.asarray(getattr(self, name), dtype=np.float64)
+            except (TypeError, ValueError):
+                values = np.empty((0, 0))
+            if values.ndim != 1:
+                raise InputError(f"expected {name} to be numbers, one for each client, got {getattr(self, name)!r:.80}")
+            object.__setattr__(self, name, values)
         if not len(self.epsilons):
             raise InputError("expected at least one client with a budget, got none")
         if len(self.deltas) != len(self.epsilons):

@@ -84,6 +84,8 @@ def _result(run: RunFolder) -> RunResult:
 
 
 def _check_one_task(runs: Sequence[RunFolder]) -> None:
+    if not runs:
+        raise InputError("expected at least one run to report on, got none: give the folders of runs")
     first = runs[0]
     for run in runs[1:]:
         for what, of_first, of_run in (

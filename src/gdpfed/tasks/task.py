@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from gdpfed.config import documented, from_mapping, is_reference, parse_toml, read_toml, setting
+from gdpfed.config import documented, fit_fields, from_mapping, is_reference, parse_toml, read_toml, setting
 from gdpfed.errors import InputError, expect, expect_word, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
@@ -85,6 +85,7 @@ class TrainingSettings:
     )
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         if not is_reference(self.loss) and self.loss != "own":
             expect_word("a loss among", self.loss, LOSS_NAMES)
         expect_word("partition", self.partition, ("iid", "dirichlet", "natural"))
