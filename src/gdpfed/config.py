@@ -83,7 +83,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 
 def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
     """Makes a ``cls`` (a dataclass) from the keys of ``mapping``."""
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # classes are hashable
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # a dataclass
     for key in mapping:
         if key not in fields:
@@ -124,7 +124,7 @@ def _short(value: Any) -> str:
 
 def fit_fields(settings: Any) -> None:
     """For a dataclass's ``__post_init__``: its fields as a file would have them, 2.0 where 2 was given for a float."""
-    for name, value in _fitted(vars(settings), _hints(type(settings))).items():
+    for name, value in _fitted(vars(settings), _hints(settings.__class__)).items():
         object.__setattr__(settings, name, value)
 
 
@@ -184,7 +184,7 @@ def _describe(hint: Any) -> str:
     if origin in (tuple, Sequence):
         return f"a list of {_describe(arguments[0])}"
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
-    return names.get(hint) or getattr(hint, "__name__", str(hint))
+    return str(names.get(hint) or getattr(hint, "__name__", hint))
 
 
 def is_reference(value: str) -> bool:

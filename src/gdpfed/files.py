@@ -84,7 +84,8 @@ def nothing_left(made: list[Path]) -> Iterator[None]:
         yield
     except (Exception, KeyboardInterrupt):
         for path in made:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
 
 

@@ -18,7 +18,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -79,6 +79,7 @@ class Sandbox:
     """A folder that is as it was before each input."""
 
     base: Path
+    _contents: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
 
     @property
     def here(self) -> Path:
@@ -138,15 +139,19 @@ class Sandbox:
                     # SQLite's own, beside a database that is damaged.
                     continue
                 path = os.path.join(folder, name)
-                mode = os.lstat(path).st_mode
-                content = b""
-                if stat.S_ISREG(mode):
-                    with open(path, "rb") as file:
-                        content = file.read()
-                elif stat.S_ISLNK(mode):
-                    content = os.fsencode(os.readlink(path))
-                found[os.path.relpath(path, self.here)] = (mode, content)
+                status = os.lstat(path)
+                # Read again only where something has happened to it.
+                seen = (path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                if seen not in self._contents:
+                    self._contents[seen] = self._content(path, status.st_mode)
+                found[path[len(str(self.here)) + 1 :]] = (status.st_mode, self._contents[seen])
         return found
+
+    @staticmethod
+    def _content(path: str, mode: int) -> bytes:
+        if stat.S_ISLNK(mode):
+            return os.fsencode(os.readlink(path))
+        return Path(path).read_bytes() if stat.S_ISREG(mode) else b""
 
     def restore(self) -> None:
         """As it was built."""
@@ -160,6 +165,7 @@ class Sandbox:
             if now.get(name) == kept:
                 continue
             path, (mode, content) = self.here / name, kept
+            self._contents.clear()
             if stat.S_ISDIR(mode):
                 path.mkdir(exist_ok=True)
             elif stat.S_ISREG(mode):

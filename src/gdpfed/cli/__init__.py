@@ -82,7 +82,6 @@ app = typer.Typer(
     name="gdpfed",
     cls=_LazyGroup,
     help="Federated learning for clients who ask for different amounts of privacy.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

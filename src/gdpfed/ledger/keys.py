@@ -27,6 +27,8 @@ KEY_BYTES = 32
 def read_key(path: Path) -> bytes:
     """The secret of a ledger, from its key file."""
     try:
+        if Path(path).is_fifo():
+            raise InputError(f"expected a key file, got {str(path)!r}, which is a pipe: give its path as key_file")
         key = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
