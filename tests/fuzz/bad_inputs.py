@@ -258,6 +258,8 @@ def fuzz(numbers: range | list[int], *, seed: int, folder: Path, say: Callable[[
             started = time.perf_counter()
             outcome = tried.run(sandbox)
             counted[outcome.kind] += 1
+            if not counted.total() % 500:
+                sys.stderr.write(f"{counted.total()} of {len(numbers)}: {dict(counted)}\n")
             if outcome.problem:
                 say(f"input {number} ({time.perf_counter() - started:.1f} s): {tried.about}\n    {outcome.problem}")
     finally:

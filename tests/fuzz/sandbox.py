@@ -211,7 +211,9 @@ class Sandbox:
                 return Outcome("finding", f"no message of one printable line: {told!r}")
             if self.files() != before:
                 changed = [name for name, kept in self.files().items() if before.get(name) != kept]
-                return Outcome("finding", f"something is left: {changed + sorted(before.keys() - self.files().keys())}")
+                return Outcome(
+                    "finding", f"something is left: {changed + sorted(before.keys() - self.files().keys())}; {line}"
+                )
             return Outcome("refused")
         if code not in (0, 1 if words[:1] == ["audit"] else 0):
             return Outcome("finding", f"exit code {code}: {told!r}")

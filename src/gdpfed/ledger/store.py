@@ -95,7 +95,7 @@ class Store:
     @classmethod
     def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Store":
         """New, empty files; the key is made unless the file exists."""
-        if path.exists() or companion(path, "journal").exists():
+        if os.path.exists(path) or os.path.exists(companion(path, "journal")):
             raise InputError(f"{str(path)!r} exists already: a ledger is never overwritten; choose another name")
         key_file = Path(key_file or companion(path, "key"))
         with _explained(path), contextlib.ExitStack() as on_failure:
@@ -253,7 +253,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _expect_ledger(path: Path) -> None:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"expected a ledger, got {str(path)!r}, which is not there: make one with gdpfed ledger init")
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "ACCOUNTANTS",
     "ADJACENCY",
     "MAX_ROUNDS",
+    "SMALLEST_DELTA",
     "NOISE_RANGE",
     "Accountant",
     "SampledGaussian",
@@ -55,6 +56,7 @@ Accountant = Literal["pld", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 ADJACENCY = "add-or-remove-one-client"
 
+SMALLEST_DELTA = 1e-300
 MAX_ROUNDS = 1_000_000
 NOISE_RANGE = (0.01, 1e7)
 # A delta must be below this share of the probability of taking part at all. A mechanism that publishes the data of
@@ -120,10 +122,10 @@ def check_accountant(name: str) -> Accountant:
 
 
 def check_delta(delta: float, *, field: str = "delta") -> float:
-    """Returns ``delta`` if it is a probability strictly between 0 and 1."""
-    if not 0 < delta < 1:
+    """Returns ``delta`` if it is a probability strictly between 0 and 1, and its inverse a number."""
+    if not SMALLEST_DELTA <= delta < 1:
         raise InputError(
-            f"expected 0 < {field} < 1, got {field}={delta}: it is a failure probability, which should be well below "
+            f"expected 0 < {field} < 1 (and at least {SMALLEST_DELTA:g}), got {field}={delta}: it is a failure probability, which should be well below "
             f"1 / number of clients"
         )
     return float(delta)
