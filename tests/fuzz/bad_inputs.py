@@ -9,7 +9,9 @@ code 2 (a call: with an error of gdpfed), and leave every file as it was. What t
 """
 
 import argparse
+import contextlib
 import functools
+import io
 import json
 import os
 import random
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +91,7 @@ SMALL = {
     "train": "--workers 1 --out new",
     "compare": "--workers 1 --methods gdpfed",
     "resume": "--workers 1",
-    "audit": "--canaries 20 --no-controls --mechanism float",
+    "audit": "--canaries 200 --no-controls --mechanism float",
     "account": "--rate 0.1 --rounds 5",
     "flower plan": "--rounds 2 --participation 0.5",
     "data check": "fmnist-mini",
@@ -232,39 +234,37 @@ def case(seed: int, number: int) -> Case:
     return Case(" ".join(map(repr, words)) + " with a damaged file", damaged)
 
 
-def fuzz(numbers: range | list[int], *, seed: int, folder: Path, say: Callable[[str], None]) -> Counter[str]:
-    """Tries the inputs; says what is wrong, and returns what came of them."""
+def built(folder: Path) -> Sandbox:
+    """A sandbox in ``folder``, by the commands that make what it holds."""
     from gdpfed.cli import main
 
     def gdpfed(words: list[str]) -> None:
-        try:
-            main(words)
-        except SystemExit as ended:
-            if ended.code:
-                raise RuntimeError(f"cannot build the sandbox: {words}") from None
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                main(words)
+            except SystemExit as ended:
+                if ended.code:
+                    raise RuntimeError(f"cannot build the sandbox: {words}") from None
 
-    sandbox, began = Sandbox(folder), os.getcwd()
+    sandbox = Sandbox(folder)
+    sandbox.build(gdpfed)
+    return sandbox
+
+
+def fuzz(numbers: Sequence[int], *, seed: int, sandbox: Sandbox, say: Callable[[str], None]) -> Counter[str]:
+    """Tries the inputs; says what is wrong, and returns what came of them."""
     counted: Counter[str] = Counter()
-    silent = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
-    try:
-        real, sys.stdout = sys.stdout, silent
-        try:
-            sandbox.build(gdpfed)
-        finally:
-            sys.stdout = real
-        for number in numbers:
-            sandbox.restore()
-            tried = case(seed, number)
-            started = time.perf_counter()
-            outcome = tried.run(sandbox)
-            counted[outcome.kind] += 1
-            if not counted.total() % 500:
-                sys.stderr.write(f"{counted.total()} of {len(numbers)}: {dict(counted)}\n")
-            if outcome.problem:
-                say(f"input {number} ({time.perf_counter() - started:.1f} s): {tried.about}\n    {outcome.problem}")
-    finally:
-        os.chdir(began)
-        silent.close()
+    for number in numbers:
+        sandbox.restore()
+        os.chdir(sandbox.here)
+        tried = case(seed, number)
+        started = time.perf_counter()
+        outcome = tried.run(sandbox)
+        counted[outcome.kind] += 1
+        if outcome.problem:
+            say(f"input {number} ({time.perf_counter() - started:.1f} s): {tried.about}\n    {outcome.problem}")
+        if not counted.total() % 500:
+            sys.stderr.write(f"{counted.total()} of {len(numbers)}: {dict(counted)}\n")
     return counted
 
 
@@ -288,7 +288,8 @@ def main() -> None:
 
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="gdpfed-fuzz-") as folder:
-        counted = fuzz(numbers, seed=asked.seed, folder=Path(folder), say=say)
+        counted = fuzz(numbers, seed=asked.seed, sandbox=built(Path(folder)), say=say)
+        os.chdir("/")
     content = {
         "seed": asked.seed,
         "first": asked.first,

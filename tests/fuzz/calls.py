@@ -71,7 +71,6 @@ def _GOOD_EXAMPLES() -> Any:  # noqa: N802
 
 
 def _model(rng: random.Random) -> Any:
-    import torch
     from torch import nn
 
     frozen = nn.Linear(3, 2)
@@ -82,7 +81,7 @@ def _model(rng: random.Random) -> Any:
         [
             nn.Linear(2, 2), nn.Linear(3, 1), nn.BatchNorm1d(3), nn.Identity(), nn.Sequential(), frozen, nan, None, "model", nn.Linear,
             nn.LSTM(3, 2), nn.Linear(3, 2).double(), nn.Linear(3, 2).half(), nn.Flatten(0), nn.Embedding(3, 2), lambda x: x,
-            nn.Sequential(nn.Linear(3, 2), nn.Dropout(1.0)), nn.Conv2d(3, 2, 1), nn.Linear(3, 2).to(torch.complex64),
+            nn.Sequential(nn.Linear(3, 2), nn.Dropout(1.0)), nn.Conv2d(3, 2, 1),
         ]
     )  # fmt: skip
 
@@ -241,7 +240,7 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
     "assign": lambda: (gdpfed.assign, {"plan": gdpfed.load_plan("plan.toml"), "budgets": gdpfed.read_budgets("clients.csv")}),
     "audit_plan": lambda: (
         gdpfed.audit_plan,
-        {"plan": gdpfed.load_plan("plan.toml"), "seed": 1, "num_canaries": 20, "mechanisms": ["float"], "with_controls": False},
+        {"plan": gdpfed.load_plan("plan.toml"), "seed": 1, "num_canaries": 200, "mechanisms": ["float"], "with_controls": False},
     ),
     "epsilon_of": lambda: (
         lambda *, delta=1e-5, accountant="pld", **mechanism: gdpfed.epsilon_of(

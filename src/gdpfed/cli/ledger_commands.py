@@ -238,7 +238,7 @@ def receipt(
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
     if check:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "")
         except (OSError, ValueError):
             raise InputError(f"expected a receipt (JSON), got {str(path)!r}: check the path") from None
         statement = receipts.check_receipt(content, public_key=public_key)

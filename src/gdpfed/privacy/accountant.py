@@ -33,8 +33,8 @@ __all__ = [
     "ACCOUNTANTS",
     "ADJACENCY",
     "MAX_ROUNDS",
-    "SMALLEST_DELTA",
     "NOISE_RANGE",
+    "SMALLEST_DELTA",
     "Accountant",
     "SampledGaussian",
     "accountant_version",
@@ -125,8 +125,8 @@ def check_delta(delta: float, *, field: str = "delta") -> float:
     """Returns ``delta`` if it is a probability strictly between 0 and 1, and its inverse a number."""
     if not SMALLEST_DELTA <= delta < 1:
         raise InputError(
-            f"expected 0 < {field} < 1 (and at least {SMALLEST_DELTA:g}), got {field}={delta}: it is a failure probability, which should be well below "
-            f"1 / number of clients"
+            f"expected 0 < {field} < 1, and at least {SMALLEST_DELTA:g}, got {field}={delta}: it is a failure "
+            f"probability, which should be well below 1 / number of clients"
         )
     return float(delta)
 

@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -378,7 +379,7 @@ def _link(ledger: str | Path | None, population: str | None, folder: Path | None
         return None
     if folder is None:
         raise InputError("expected a folder for a run that is charged to a ledger, got none: give out= or folder=")
-    path = Path(ledger).resolve()
+    path = Path(os.path.realpath(ledger))
     return LedgerLink(path=path, population=population_of(Ledger.read(path), population).name, run=folder.name)
 
 

@@ -383,7 +383,7 @@ def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
         if not inside:
             raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
         folders += inside
-    resolved = [folder.resolve() for folder in folders]
+    resolved = [Path(os.path.realpath(folder)) for folder in folders]
     for index, folder in enumerate(resolved):
         if folder in resolved[:index]:
             raise InputError(f"expected every run once, got {str(folders[index])!r} twice: name it once")
