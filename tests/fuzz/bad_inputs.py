@@ -1,4 +1,4 @@
-"""Bad inputs by the thousand, over all commands and all public calls: none may end in a traceback, hang, or leave a mess.
+"""Bad inputs by the thousand, over all commands and public calls: none may end in a traceback, hang, or leave a mess.
 
     python -m tests.fuzz.bad_inputs --inputs 10000 --seed 1
     python -m tests.fuzz.bad_inputs --seed 1 --only 4711
@@ -48,26 +48,33 @@ INTEGERS = [
     "0x10",
 ]
 NUMBERS = [
-    "-1", "0", "-0.0", "1", "0.5", "2", "nan", "inf", "-inf", "1e308", "1e400", "1e-308", "5e-324", "1e-16", "1e16", "1,5",
+    "-1", "0", "-0.0", "1", "0.5", "2", "nan", "inf", "-inf", "1e308", "1e400", "1e-308", "5e-324", "1e-16", "1e16",
+    "1,5",
     "0.1,0.2", "0.1,nan", "1_0", "½",
 ]  # fmt: skip
 TEXTS = [
-    "", " ", "x", "-", "--", "a,b", ",", "a" * 5000, "é", "日本", "\u202e", "\x1b[31m", "a\nb", "\udcff", "'\"", "%s", "{}",
-    "[", "None", "own:model", "own:broken", "own:ones", "own:absent", "own", "absent:x", "os:getcwd", "60@1", "30@1,30@4", "@", "1@",
+    "", " ", "x", "-", "--", "a,b", ",", "a" * 5000, "é", "日本", "\u202e", "\x1b[31m", "a\nb", "\udcff", "'\"", "%s",
+    "{}",
+    "[", "None", "own:model", "own:broken", "own:ones", "own:absent", "own", "absent:x", "os:getcwd", "60@1",
+    "30@1,30@4", "@", "1@",
     "1@1@1", "0@1", "-5@1", "5@nan", "5@1e400", "99999999999@1", "5@1,5@", "1.5@2", "c1", "c1,c2", "people", "../x",
 ]  # fmt: skip
 PATHS = [
     "clients.csv", "clients.json", "linked.csv", "linked.json", "tiny.toml", "plan.toml", "rotation.toml", "book.db",
     "book.db.key", "receipt.json", "run", "run/plan.toml", "run/run.toml", "unfinished", "home", "node", "node2",
     "home/enrolment.json", "node/announcement.json", "node3/announcement.json", "report.html", "groups.csv", "own.py",
-    "empty.csv", "binary.csv", "empty", "fifo", "loop", "loop/x", "absent", "absent/absent", "absent.csv", "clients.csv/x",
-    "/proc/x", "/proc/self/status", ".", "..", "~", "a" * 300, "new", "new.toml", "new.csv", "new.json", "new.png", "new.svg",
-    "new.md", "new.html", "new.parquet", "\udcff.csv", "\x1b[31m.csv", "a\nb.toml", "home/certificates", "empty/new.png",
+    "empty.csv", "binary.csv", "empty", "fifo", "loop", "loop/x", "absent", "absent/absent", "absent.csv",
+    "clients.csv/x",
+    "/proc/x", "/proc/self/status", ".", "..", "~", "a" * 300, "new", "new.toml", "new.csv", "new.json", "new.png",
+    "new.svg",
+    "new.md", "new.html", "new.parquet", "\udcff.csv", "\x1b[31m.csv", "a\nb.toml", "home/certificates",
+    "empty/new.png",
 ]  # fmt: skip
 
 # What a command needs at least, by the names of its parameters; of new names the type decides.
 GOOD = {
-    "source": "clients.csv", "sources": "clients.csv", "folder": "run", "folders": "run", "runs": "run", "path": "book.db",
+    "source": "clients.csv", "sources": "clients.csv", "folder": "run", "folders": "run", "runs": "run",
+    "path": "book.db",
     "name": "fmnist-mini", "names": "c1", "client": "c1", "run": "run-1", "plan_file": "plan.toml", "paths": ".",
     "home": "home", "enrolment": "home/enrolment.json", "announcements": "node3/announcement.json",
     "host": "localhost", "listen": "127.0.0.1:9", "delta": "1e-5", "epsilon": "2", "out": "new.json",

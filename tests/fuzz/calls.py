@@ -19,7 +19,8 @@ FLOATS: list[Any] = [-1.0, 0.0, -0.0, 1.0, 0.5, 2.0, float("nan"), float("inf"),
 INTS: list[Any] = [-1, 0, 1, 2, 10**9, 2**63, -(2**63), 10**30]
 WORDS: list[Any] = ["", "x", "\0", "a\nb", "\udcff", "gdpfed", "pooled", "server", "x" * 5000, "own:model", "5@1"]
 PATHS: list[Any] = [
-    "", ".", "absent", "absent/x", "clients.csv", "tiny.toml", "plan.toml", "rotation.toml", "book.db", "run", "home", "loop",
+    "", ".", "absent", "absent/x", "clients.csv", "tiny.toml", "plan.toml", "rotation.toml", "book.db", "run", "home",
+    "loop",
     "fifo", "a\0b", "\udcff.csv", "/proc/x", "x" * 300, "empty", "empty.csv", "binary.csv", "new", "clients.csv/x",
 ]  # fmt: skip
 # Of other kinds than asked for: a number that is a text, a text that is a number.
@@ -29,8 +30,10 @@ STRANGE: list[Any] = ["5", None, 2.5, True, [1], np.float64(0.5), np.int64(3), b
 def _arrays() -> list[Any]:
     """In the place of budgets' arrays."""
     return [
-        np.array([]), np.array(1.0), np.array([[1.0, 2.0]]), np.array([1.0, np.nan]), np.array([-1.0, 1.0]), np.array([1, 2]),
-        np.array([np.inf, 1.0]), np.array(["a", "b"]), np.array([0.0, 1.0]), [1.0, 2.0], None, np.array([1e-300, 1e300]),
+        np.array([]), np.array(1.0), np.array([[1.0, 2.0]]), np.array([1.0, np.nan]), np.array([-1.0, 1.0]),
+        np.array([1, 2]),
+        np.array([np.inf, 1.0]), np.array(["a", "b"]), np.array([0.0, 1.0]), [1.0, 2.0], None,
+        np.array([1e-300, 1e300]),
         np.array([object(), object()]), np.array([1j, 2j]), np.full(3, 0.5),
     ]  # fmt: skip
 
@@ -42,10 +45,14 @@ def _examples(rng: random.Random) -> Any:
     x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
     return rng.choice(
         [
-            (x, y), (x[:0], y[:0]), (x, y[:2]), (x[:, :2], y), (x * float("nan"), y), (x + float("inf"), y), (x, y.float() + 0.5),
-            (x, y - 1), (x, y + 7), (x.to(torch.int64), y), (x.to(torch.complex64), y), (x.bool(), y), (x.double(), y), (x, x), (x,),
-            x, None, [], {}, {"x": x}, {"x": x, "y": y}, {"a": x, "b": y}, (x.numpy(), y.numpy()), (x.numpy().tolist(), y.tolist()),
-            (np.array(["a"] * 4), y), (np.array([None] * 4), y), (x, None), "text", 3, (x.half(), y), (x[0], y), (x, y[0]),
+            (x, y), (x[:0], y[:0]), (x, y[:2]), (x[:, :2], y), (x * float("nan"), y), (x + float("inf"), y),
+            (x, y.float() + 0.5),
+            (x, y - 1), (x, y + 7), (x.to(torch.int64), y), (x.to(torch.complex64), y), (x.bool(), y), (x.double(), y),
+            (x, x), (x,),
+            x, None, [], {}, {"x": x}, {"x": x, "y": y}, {"a": x, "b": y}, (x.numpy(), y.numpy()),
+            (x.numpy().tolist(), y.tolist()),
+            (np.array(["a"] * 4), y), (np.array([None] * 4), y), (x, None), "text", 3, (x.half(), y), (x[0], y),
+            (x, y[0]),
             ([[1, 2, 3], [1]], [0, 1]), [(x[0], 0)], [(x[0],)], [1, 2],
         ]
     )  # fmt: skip
@@ -57,7 +64,8 @@ def _clients(rng: random.Random) -> Any:
     some = rng.randrange(20)
     return rng.choice(
         [
-            lambda: several[:some] + [_examples(rng)] + several[some + 1 :], lambda: several[:19], lambda: [], lambda: None,
+            lambda: [*several[:some], _examples(rng), *several[some + 1 :]], lambda: several[:19], lambda: [],
+            lambda: None,
             lambda: {f"c{number}": good for number in range(20)}, lambda: {0: good}, lambda: "clients", lambda: 7,
             lambda: [_examples(rng)] * 20, lambda: (_examples(rng) for _ in range(20)), lambda: good,
         ]
@@ -79,8 +87,10 @@ def _model(rng: random.Random) -> Any:
     nan.weight.data.fill_(float("nan"))
     return rng.choice(
         [
-            nn.Linear(2, 2), nn.Linear(3, 1), nn.BatchNorm1d(3), nn.Identity(), nn.Sequential(), frozen, nan, None, "model", nn.Linear,
-            nn.LSTM(3, 2), nn.Linear(3, 2).double(), nn.Linear(3, 2).half(), nn.Flatten(0), nn.Embedding(3, 2), lambda x: x,
+            nn.Linear(2, 2), nn.Linear(3, 1), nn.BatchNorm1d(3), nn.Identity(), nn.Sequential(), frozen, nan, None,
+            "model", nn.Linear,
+            nn.LSTM(3, 2), nn.Linear(3, 2).double(), nn.Linear(3, 2).half(), nn.Flatten(0), nn.Embedding(3, 2),
+            lambda x: x,
             nn.Sequential(nn.Linear(3, 2), nn.Dropout(1.0)), nn.Conv2d(3, 2, 1),
         ]
     )  # fmt: skip
@@ -88,8 +98,9 @@ def _model(rng: random.Random) -> Any:
 
 def _losses() -> list[Any]:
     return [
-        "mse", "bce-with-logits", "next-token", "nothing", "", None, 3, lambda o, t: o, lambda o: o, lambda o, t: None,
-        lambda o, t: 1 / 0, lambda o, t: o.sum() * float("nan"), lambda o, t: t.float(), lambda o, t: "x", lambda o, t: o.mean(),
+        "mse", "bce-with-logits", "next-token", "nothing", "", None, 3, lambda o, _: o, lambda o: o, lambda *_: None,
+        lambda *_: 1 / 0, lambda o, _: o.sum() * float("nan"), lambda _, t: t.float(), lambda *_: "x",
+        lambda o, _: o.mean(),
     ]  # fmt: skip
 
 
@@ -112,10 +123,13 @@ def _budgets() -> list[Any]:
 def _settings() -> list[Any]:
     make = gdpfed.PlanSettings
     return [
-        make(), make(method="fedavg"), make(num_rounds=1, participation=1.0), make(participation=1e-5, method="pooled"), None,
+        make(), make(method="fedavg"), make(num_rounds=1, participation=1.0),
+        make(participation=1e-5, method="pooled"), None,
         make(method="idp-fedavg", participation=1e-5), make(groups=(0.5, 3.0)), make(groups=40), make(rates=(0.1, 0.2)),
-        make(against="server", method="gdpfed"), make(clip_norm=1e-9), make(noise_multipliers=(1.0,)), make(keep=(0.5,)),
-        make(linked=(("a", "b"),)), make(delta=1e-300), make(person_epsilon=1e-3, clients_per_person=2), make(max_participations=1), "gdpfed", {},
+        make(against="server", method="gdpfed"), make(clip_norm=1e-9), make(noise_multipliers=(1.0,)),
+        make(keep=(0.5,)),
+        make(linked=(("a", "b"),)), make(delta=1e-300), make(person_epsilon=1e-3, clients_per_person=2),
+        make(max_participations=1), "gdpfed", {},
     ]  # fmt: skip
 
 
@@ -123,8 +137,10 @@ def _plans() -> list[Any]:
     plan = gdpfed.load_plan("plan.toml")
     replace = dataclasses.replace
     makers: list[Callable[[], Any]] = [
-        lambda: plan, lambda: gdpfed.load_plan("rotation.toml"), lambda: replace(plan, groups=()), lambda: replace(plan, num_rounds=0),
-        lambda: replace(plan, num_rounds=999), lambda: replace(plan, clip_norm=float("nan")), lambda: replace(plan, method=""),
+        lambda: plan, lambda: gdpfed.load_plan("rotation.toml"), lambda: replace(plan, groups=()),
+        lambda: replace(plan, num_rounds=0),
+        lambda: replace(plan, num_rounds=999), lambda: replace(plan, clip_norm=float("nan")),
+        lambda: replace(plan, method=""),
         lambda: replace(plan, groups=plan.groups[:1]), lambda: None, lambda: "plan.toml", lambda: "absent", lambda: 3,
         lambda: replace(plan, groups=(replace(plan.groups[0], noise_multiplier=1e-9),)),
         lambda: replace(plan, groups=(replace(plan.groups[0], num_clients=10**9), *plan.groups[1:])),
@@ -229,7 +245,8 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
     "Ledger.tighten": lambda: (_ledger("tighten", population="people", clients=["c1"], epsilon=0.5), {}),
     "Ledger.close_run": lambda: (_ledger("close_run", run="run-1"), {}),
     "Ledger.start_run": lambda: (
-        _ledger("start_run", name="r", population="people", plan=gdpfed.load_plan("plan.toml"), assignment=np.zeros(60, int)), {},
+        _ledger("start_run", name="r", population="people", plan=gdpfed.load_plan("plan.toml"),
+            assignment=np.zeros(60, int)), {},
     ),
     "LocalTraining": lambda: (gdpfed.LocalTraining, {}),
     "Plan": lambda: (gdpfed.Plan, vars(gdpfed.load_plan("plan.toml"))),
@@ -237,10 +254,12 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
     "SampledGaussian": lambda: (gdpfed.SampledGaussian, dict(_MECHANISM)),
     "TrainingSettings": lambda: (gdpfed.TrainingSettings, {}),
     "account": lambda: (gdpfed.account, {"delta": 1e-5, "sampling_rate": 0.1, "num_rounds": 5, "epsilon": 2.0}),
-    "assign": lambda: (gdpfed.assign, {"plan": gdpfed.load_plan("plan.toml"), "budgets": gdpfed.read_budgets("clients.csv")}),
+    "assign": lambda: (gdpfed.assign, {"plan": gdpfed.load_plan("plan.toml"),
+        "budgets": gdpfed.read_budgets("clients.csv")}),
     "audit_plan": lambda: (
         gdpfed.audit_plan,
-        {"plan": gdpfed.load_plan("plan.toml"), "seed": 1, "num_canaries": 200, "mechanisms": ["float"], "with_controls": False},
+        {"plan": gdpfed.load_plan("plan.toml"), "seed": 1, "num_canaries": 200, "mechanisms": ["float"],
+            "with_controls": False},
     ),
     "epsilon_of": lambda: (
         lambda *, delta=1e-5, accountant="pld", **mechanism: gdpfed.epsilon_of(
@@ -253,7 +272,8 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
     "load_task": lambda: (gdpfed.load_task, {"source": "tiny.toml"}),
     "make_plan": lambda: (
         gdpfed.make_plan,
-        {"budgets": gdpfed.read_budgets("clients.csv"), "settings": gdpfed.PlanSettings(num_rounds=3, participation=0.2)},
+        {"budgets": gdpfed.read_budgets("clients.csv"), "settings": gdpfed.PlanSettings(num_rounds=3,
+            participation=0.2)},
     ),
     "max_participations_for": lambda: (
         gdpfed.max_participations_for, {"noise_multiplier": 1.0, "epsilon": 2.0, "delta": 1e-5},
@@ -269,7 +289,8 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
     "parse_compact": lambda: (gdpfed.parse_compact, {"text": "5@1"}),
     "plan_frontier": lambda: (
         gdpfed.plan_frontier,
-        {"budgets": gdpfed.parse_compact("60@3"), "settings": gdpfed.PlanSettings(num_rounds=2, participation=0.5, method="gdpfed")},
+        {"budgets": gdpfed.parse_compact("60@3"), "settings": gdpfed.PlanSettings(num_rounds=2,
+            participation=0.5, method="gdpfed")},
     ),
     "plan_hash": lambda: (gdpfed.plan_hash, {"plan": gdpfed.load_plan("plan.toml")}),
     "read_budgets": lambda: (gdpfed.read_budgets, {"path": "clients.csv"}),
@@ -278,7 +299,8 @@ RIGHT: dict[str, Callable[[], tuple[Callable[..., Any], dict[str, Any]]]] = {
         gdpfed.sampling_rate_for, {"noise_multiplier": 1.0, "epsilon": 2.0, "delta": 1e-5, "num_rounds": 5},
     ),
     "save_plan": lambda: (gdpfed.save_plan, {"plan": gdpfed.load_plan("plan.toml"), "path": "new.toml"}),
-    "server_epsilon": lambda: (gdpfed.server_epsilon, {"noise_multiplier": 1.0, "num_participations": 2, "delta": 1e-5}),
+    "server_epsilon": lambda: (gdpfed.server_epsilon, {"noise_multiplier": 1.0, "num_participations": 2,
+        "delta": 1e-5}),
     "simulate": lambda: (
         lambda *, folder="unfinished", num_workers=1, **given: gdpfed.simulate(
             gdpfed.open_run(folder), num_workers=num_workers, **given
@@ -316,7 +338,7 @@ def bad_call(rng: random.Random) -> tuple[str, Callable[[], Any]]:
         for one in inspect.signature(function).parameters.values()
         if one.kind is not one.VAR_KEYWORD
     ]
-    known = {parameter: "" for parameter in given} | dict(parameters)
+    known = dict.fromkeys(given, "") | dict(parameters)
     names = sorted(known.keys() - _LEFT)
     # A plan, a group and a ledger come from the library: their fields have the right kinds, and wrong values.
     strange = not name.startswith(("Plan", "Group", "Ledger")) or name == "PlanSettings"
