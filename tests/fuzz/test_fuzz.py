@@ -118,7 +118,7 @@ QUICK = {
     "plan frontier": "30@1,30@4 --rounds 2 --participation 0.5 --method gdpfed",
     "train": "tiny.toml --workers 1 --rounds 1 --out new",
     "compare": "tiny.toml --workers 1 --rounds 1 --methods fedavg --seeds 1 --out news",
-    "resume": "run",
+    "resume": "run --workers 1",
     "show": "run",
     "report": "run",
     "plot": "run -o figures",
