@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run lint check test faults attack format docs bench constraints clean
+.PHONY: run lint check test faults attack fuzz format docs bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
@@ -38,6 +38,10 @@ faults: $(VENV)/test-ready
 # A quarter of an hour of a malicious server against large cohorts.
 attack: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attacks.malicious_server --strategies 1000 --cohorts 150,300
+
+# A quarter of an hour of bad inputs over all commands and public calls.
+fuzz: $(VENV)/test-ready
+	$(BIN)/python -m tests.fuzz.bad_inputs --inputs 10000 --record benchmarks/results/fuzz.json
 
 format: $(VENV)/test-ready
 	$(BIN)/ruff check --fix .

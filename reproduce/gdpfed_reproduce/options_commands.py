@@ -26,6 +26,7 @@ __all__ = [
 
 ALL = ",".join(PRESETS)
 _REPOSITORY_RECORDS = Path("reproduce") / "results"
+_MOST = 1000
 _SEEDS = {"full": 3, "smoke": 1}
 
 Datasets = Annotated[str, typer.Option("--datasets", help="Data sets, separated by commas.")]
@@ -107,8 +108,8 @@ def asked_of(
     count = _SEEDS[scale.name] if seeds is None else seeds
     cores = (os.cpu_count() or 1) if workers is None else workers
     for option, value in (("--seeds", count), ("--workers", cores)):
-        if value < 1:
-            raise InputError(f"expected {option} >= 1, got {option} {value}")
+        if not 1 <= value <= _MOST:
+            raise InputError(f"expected {option} from 1 to {_MOST}, got {option} {value}")
     experiments = [experiment_of(name) for name in names]
     labels = dict.fromkeys(method.label for experiment in experiments for method in experiment.methods)
     titles = dict.fromkeys(column for experiment in experiments for column in experiment.columns if column)

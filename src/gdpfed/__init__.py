@@ -3,11 +3,13 @@
     import gdpfed
     plan = gdpfed.make_plan(gdpfed.parse_compact("2000@0.5,2000@1.5,2000@3"), gdpfed.PlanSettings(num_rounds=50))
 
-Names are imported when they are first used, so that `import gdpfed` is quick and needs no optional package.
+Names are imported when they are first used, so that `import gdpfed` is quick and needs no optional package. Called by
+these names, a function refuses arguments of a wrong kind by an `InputError`.
 docs/api.md describes each of them.
 """
 
 import importlib
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -79,7 +81,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        if isinstance(found, FunctionType):
+            from gdpfed.config import checked
+
+            found = globals()[name] = checked(found)
+        return found
     raise AttributeError(f"module 'gdpfed' has no attribute {name!r}")
 
 

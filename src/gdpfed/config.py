@@ -11,6 +11,7 @@ A setting is documented once, in its field. The docstring of its class, the opti
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import sys
@@ -18,18 +19,22 @@ import tomllib
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from gdpfed.errors import GdpfedError, InputError, suggestion
+from gdpfed.errors import GdpfedError, InputError, suggestion, unusable
 
 __all__ = [
-    "about", "accepted", "called", "documented", "from_mapping", "imported", "is_reference", "parse_toml", "read_toml",
-    "setting", "text_of",
+    "about", "accepted", "called", "checked", "documented", "fit_fields", "from_mapping", "imported", "is_reference",
+    "parse_toml", "read_toml", "setting", "text_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
+
+# Of a wrong value in a message.
+_LONGEST = 80
 
 
 def about(meaning: str, *, allowed: str = "", option: str | None = None) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 
 def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
     """Makes a ``cls`` (a dataclass) from the keys of ``mapping``."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # classes are hashable
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # a dataclass
     for key in mapping:
         if key not in fields:
@@ -87,34 +92,87 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in mapping:
             raise InputError(f"missing key {name!r} in {source}")
-    values = {key: _fit(value, hints[key]) for key, value in mapping.items()}
-    for key, value in values.items():
-        if value is _NO_FIT:
-            raise InputError(f"expected {key} to be {_describe(hints[key])}, got {mapping[key]!r} in {source}")
-    return cls(**values)
+    return cls(**_fitted(mapping, hints, f" in {source}"))
 
 
 _NO_FIT = object()
+
+
+@functools.cache
+def _hints(of: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(of)
+    except NameError:
+        # Names that are imported for the type checker only, of the package itself.
+        package = importlib.import_module("gdpfed")
+        return typing.get_type_hints(of, localns={name: getattr(package, name) for name in package.__all__})
+
+
+def _fitted(given: Mapping[str, Any], hints: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The values as their hints want them."""
+    values = {name: _fit(value, hints.get(name, Any)) for name, value in given.items()}
+    for name, value in values.items():
+        if value is _NO_FIT:
+            raise InputError(f"expected {name} to be {_describe(hints[name])}, got {_short(given[name])}{where}")
+    return values
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def fit_fields(settings: Any) -> None:
+    """For a dataclass's ``__post_init__``: its fields as a file would have them, 2.0 where 2 was given for a float."""
+    for name, value in _fitted(vars(settings), _hints(settings.__class__)).items():
+        object.__setattr__(settings, name, value)
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which refuses arguments of other kinds than it names, and takes a text for a path."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(*arguments, **named)
+        bound.arguments.update(_fitted(bound.arguments, _hints(function)))
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except OSError as error:
+            raise unusable(error) from None
+
+    return call
 
 
 def _fit(value: Any, hint: Any) -> Any:
     """``value`` as the type hint wants it: whole numbers may stand for floats, lists for tuples."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
+        if Path in arguments and "\0" in str(value):
+            return _NO_FIT
         return next((fit for fit in (_fit(value, option) for option in arguments) if fit is not _NO_FIT), _NO_FIT)
     if origin is Literal:
         # A word outside the list passes, so that the dataclass can say which there are.
         return value if isinstance(value, str) else _NO_FIT
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
+    if origin in (tuple, Sequence):
+        if not isinstance(value, list | tuple | origin) or isinstance(value, str | bytes):
+            return _NO_FIT
+        if origin is tuple and Ellipsis not in arguments and len(value) != len(arguments):
             return _NO_FIT
         fitted = tuple(_fit(item, arguments[0]) for item in value)
         return _NO_FIT if _NO_FIT in fitted else fitted
-    if hint in (int, float) and isinstance(value, bool):
-        return _NO_FIT
-    if hint is float and isinstance(value, int):
-        return float(value)
-    return value if isinstance(hint, type) and isinstance(value, hint) else _NO_FIT
+    if hint is Any or not isinstance(origin or hint, type):
+        return value
+    if hint in (int, float):
+        # Also numpy's.
+        is_number = isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+        try:
+            return hint(value) if is_number else _NO_FIT
+        except OverflowError:
+            return _NO_FIT
+    if hint is Path and isinstance(value, str | Path):
+        return _NO_FIT if "\0" in str(value) else Path(value)
+    return value if isinstance(value, origin or hint) else _NO_FIT
 
 
 def _describe(hint: Any) -> str:
@@ -123,9 +181,10 @@ def _describe(hint: Any) -> str:
         return " or ".join(_describe(option) for option in arguments if option is not type(None))
     if origin is Literal:
         return "one of " + ", ".join(repr(word) for word in arguments)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return f"a list of {_describe(arguments[0])}"
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(hint, str(hint))
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    return str(names.get(hint) or getattr(hint, "__name__", hint))
 
 
 def is_reference(value: str) -> bool:

@@ -12,9 +12,12 @@ code 2; nothing in the library prints or exits.
 """
 
 import difflib
+import os
 from collections.abc import Collection, Iterable
 
-__all__ = ["GdpfedError", "InputError", "MissingExtraError", "PrivacyError", "expect", "expect_word", "suggestion"]
+__all__ = [
+    "GdpfedError", "InputError", "MissingExtraError", "PrivacyError", "expect", "expect_word", "suggestion", "unusable",
+]  # fmt: skip
 
 
 class GdpfedError(Exception):
@@ -34,6 +37,13 @@ class MissingExtraError(InputError):
 
 class PrivacyError(GdpfedError):
     """Going on would make a stated privacy guarantee false."""
+
+
+def unusable(error: OSError) -> InputError:
+    """What the operating system says about a file, as an error of ours; one that names no file is raised again."""
+    if error.filename is None:
+        raise error
+    return InputError(f"cannot use {os.fsdecode(error.filename)!r}: {error.strerror}; choose another place")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -6,17 +6,19 @@ Guarantees (tests of the same name):
   written_whole_or_not_at_all   on failure nothing new is left, and what was there before stays.
   nobody_else_reads_it          a private file has mode 0600 from the first byte, also where a file with a wider mode,
                                 or a link, stood before.
+  nothing_is_left               what a failed block has made, with the folders above it, is removed; nothing else is.
 """
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from gdpfed.errors import InputError
 
-__all__ = ["check_writable", "private_opener", "sync_folder", "whole_file", "write_whole"]
+__all__ = ["check_writable", "missing", "nothing_left", "private_opener", "sync_folder", "whole_file", "write_whole"]
 
 
 def private_opener(path: str, flags: int) -> int:
@@ -67,6 +69,24 @@ def write_whole(
     """Writes ``content`` to ``path`` as `whole_file` does."""
     with whole_file(path, private=private, durable=durable, advice=advice) as file:
         file.write(content)
+
+
+def missing(*paths: Path) -> list[Path]:
+    """What is not there of these and of the folders above them: the uppermost of each."""
+    absent = ([one for one in (path, *path.parents) if not os.path.lexists(one)] for path in paths)
+    return [each[-1] for each in absent if each]
+
+
+@contextlib.contextmanager
+def nothing_left(made: list[Path]) -> Iterator[None]:
+    """Where the block fails, removes ``made``: what was `missing` before."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        for path in made:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
 
 
 def _check_name(path: Path) -> None:

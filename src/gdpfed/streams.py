@@ -11,11 +11,16 @@ Guarantees (tests of the same name):
 
 import numpy as np
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect
 
-__all__ = ["ROLES", "generator"]
+__all__ = ["ROLES", "check_seed", "generator"]
 
 ROLES = ("partition", "groups", "model", "sample", "batches", "noise", "dropout", "masks")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses what torch cannot take."""
+    expect(0 <= seed < 2**63, "a seed >= 0 and below 2**63", seed=seed)
 
 
 def generator(seed: int, role: str, *, round_number: int = 0, client: int = 0) -> np.random.Generator:

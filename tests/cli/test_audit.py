@@ -94,7 +94,7 @@ def test_audit_of_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("--canaries", "10"), "200 canaries"),
         (("--dropout", "0.5"), "dropout_rate < 0.5"),
         (("--colluders", "-0.1"), "0 <= colluding_fraction"),
-        (("--workers", "0"), "--workers >= 1"),
+        (("--workers", "0"), "--workers from 1"),
         (("--train", "--plot", "a.png"), "without --train"),
         (("--train", "--mechanism", "float"), "secure = true"),
     ],

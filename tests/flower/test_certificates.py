@@ -85,7 +85,10 @@ def test_what_cannot_be_a_certificate_is_said(tmp_path: Path) -> None:
         make_certificates(tmp_path, hosts=[])
     with pytest.raises(InputError, match="host name"):
         make_certificates(tmp_path, hosts=["föd.example"])
-    (tmp_path / "ca.key").unlink()
+    assert not list(tmp_path.iterdir())
+    make_certificates(tmp_path, hosts=["127.0.0.1"])
+    for name in ("server.key", "server.crt", "ca.key"):
+        (tmp_path / name).unlink()
     with pytest.raises(InputError, match=r"bring ca\.key back"):
         make_certificates(tmp_path, hosts=["127.0.0.1"])
 

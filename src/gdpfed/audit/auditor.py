@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdpfed.audit.bounds import CanaryFinding, ScoredCanaries, judge
-from gdpfed.audit.canaries import MECHANISMS, PATHS, ideal_canaries, send_canaries, smallest_visible
+from gdpfed.audit.canaries import MECHANISMS, PATHS, check_canaries, ideal_canaries, send_canaries, smallest_visible
 from gdpfed.audit.controls import CONTROLS, Control
 from gdpfed.audit.equivocation import tell_two_stories
 from gdpfed.audit.integer_release import every_size_complete
@@ -172,6 +172,7 @@ def audit_plan(
 ) -> AuditReport:
     """Tries to contradict every claim of ``plan``; ``group_indices`` are the groups to audit, all by default."""
     check_auditable(plan, alpha=alpha)
+    check_canaries(num_canaries)
     for name in mechanisms:
         expect_word("mechanism", name, MECHANISMS)
     started = time.perf_counter()

@@ -51,13 +51,14 @@ from gdpfed.training.sampling import tossed as tossed_by_clients
 
 __all__ = [
     "MECHANISMS", "PATHS", "SEEDS", "TOO_LONG", "CanaryPath", "MakeRelease", "Observed", "Toss", "Views",
-    "first_half", "float_path", "ideal_canaries", "integer_path", "likelihood_ratios", "observe", "observe_ideal",
-    "of_size", "send_canaries", "smallest_visible", "tossed",
+    "check_canaries", "first_half", "float_path", "ideal_canaries", "integer_path", "likelihood_ratios", "observe",
+    "observe_ideal", "of_size", "send_canaries", "smallest_visible", "tossed",
 ]  # fmt: skip
 
 # Of the clip norm: that updates are bounded is part of what is audited.
 TOO_LONG = 10.0
 _CHUNK = 128
+_MOST = 10_000_000
 # A batch has the seed SEEDS * seed + its number; ideal ones lie beyond.
 SEEDS = 2**32
 _IDEAL_SEEDS, _IDEAL_BATCH = 2**31, 1000
@@ -179,11 +180,18 @@ def observe(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | N
     return Observed(sums=stds, server_sums=server_stds, inside=inside, **rounds)
 
 
+def check_canaries(wanted: int, *, fewest: int = 200) -> int:
+    """So many, if they are enough."""
+    if not fewest <= wanted <= _MOST:
+        raise InputError(
+            f"expected {fewest} canaries or more, and at most {_MOST}, got {wanted}: fewer cannot show anything"
+        )
+    return wanted
+
+
 def send_canaries(path: CanaryPath, audited: AuditedGroup, *, tolerance: Tolerance | None = None) -> Views:
     """At least as many canaries as are wanted, in batches, and their scores."""
-    wanted = audited.num_canaries
-    if wanted < 200:
-        raise InputError(f"expected 200 canaries or more, got {wanted}: fewer cannot show anything")
+    wanted = check_canaries(audited.num_canaries)
     # With about ten inside in a cohort, where that is possible.
     size = min(2 * int(np.clip(10 / audited.group.sampling_rate, 100, 2000)), 2 * (wanted // 2))
     batches = (

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.audit.auditor import check_auditable
-from gdpfed.audit.canaries import TOO_LONG, Observed, likelihood_ratios, observe_ideal, of_size, tossed
+from gdpfed.audit.canaries import TOO_LONG, Observed, check_canaries, likelihood_ratios, observe_ideal, of_size, tossed
 from gdpfed.audit.one_run import OneRunFinding, judge_one_run
 from gdpfed.audit.privacy_curves import AuditedGroup, BoolArray
 from gdpfed.errors import InputError
@@ -192,6 +192,7 @@ def audit_training(
 ) -> TrainingAudit:
     """Trains ``task`` once, with canaries, and judges what was released."""
     check_auditable(plan, alpha=alpha)
+    check_canaries(num_canaries, fewest=20)
     started = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -5,6 +5,7 @@ Place: the outermost layer. A command is imported when it is called for: `gdpfed
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gdpfed import __version__
-from gdpfed.errors import GdpfedError, InputError
+from gdpfed.errors import GdpfedError, InputError, unusable
 
 __all__ = ["COMMANDS", "app", "every_command", "main"]
 
@@ -81,7 +82,6 @@ app = typer.Typer(
     name="gdpfed",
     cls=_LazyGroup,
     help="Federated learning for clients who ask for different amounts of privacy.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -114,7 +114,9 @@ def every_command() -> Iterator[tuple[str, Any]]:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write("error: " + " ".join(str(message).split()) + "\n")
+    # Names of files and what stands in them are not ours: a terminal must not obey them.
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(message).split()))
+    sys.stderr.write(f"error: {line}\n")
     return 2
 
 
@@ -124,6 +126,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: Any = app(arguments, standalone_mode=False)
         sys.stdout.flush()
@@ -139,6 +144,8 @@ def _run(arguments: list[str]) -> int:
         # The reader (head, less) has left; standard output must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _fail(str(unusable(error)))
     except Exception as error:
         # What the option parser raises has a message for the user; anything else is a defect, and keeps its traceback.
         explain = getattr(error, "format_message", None)

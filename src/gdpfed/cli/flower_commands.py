@@ -12,6 +12,7 @@ from typer import Argument, Option
 from gdpfed.cli import options
 from gdpfed.cli.show import print_json, print_plan, rounded_up, say, tell
 from gdpfed.errors import InputError, PrivacyError
+from gdpfed.files import missing, nothing_left, write_whole
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.planning.settings import Against, PlanSettings
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
@@ -57,10 +58,11 @@ def up(
     settings = UpSettings(
         nodes=nodes, rounds=rounds, method=method, participation=participation, against=cast(Against, against)
     )
-    folder = folder or Path(tempfile.mkdtemp(prefix="gdpfed-up-"))
+    is_own, folder = folder is None, folder or Path(tempfile.mkdtemp(prefix="gdpfed-up-"))
     if not as_json:
         say(f"{nodes} nodes on this machine, {rounds} rounds of {method}, in {folder}: making keys, homes and a plan")
-    federation = prepare(folder, settings, app=app)
+    with nothing_left([folder] if is_own else []):
+        federation = prepare(folder, settings, app=app)
     with LocalFlower(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
         final = run(federation, deployment, watch)
     home = federation.home
@@ -118,11 +120,14 @@ def init(
 ) -> None:
     """Make the server's home: its identity, settings, and certificates."""
     from gdpfed.flower.operate.certificates import make_certificates
-    from gdpfed.flower.server.server_home import make_server_home
+    from gdpfed.flower.server.server_home import ServerHome, make_server_home
 
-    make_server_home(home, settings=asked.applied(DeploymentSettings()))
-    # The gate speaks to the SuperLink under this address.
-    authority = make_certificates(home / "certificates", hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
+    with nothing_left(
+        missing(*(home / name for name in ("certificates", ServerHome.key_name, ServerHome.settings_name)))
+    ):
+        make_server_home(home, settings=asked.applied(DeploymentSettings()))
+        # The gate speaks to the SuperLink under this address.
+        authority = make_certificates(home / "certificates", hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
     folder = authority.parent
     superlink = _command(
         "flower-superlink", "--host", "127.0.0.1", "--port", _INNER_PORT, "--enable-supernode-auth",
@@ -196,21 +201,24 @@ def node(
     as_json: options.Json = False,
 ) -> None:
     """Make a node's home: its own budget, identity, and key; and what the operator needs of it."""
-    from gdpfed.flower.node.node_home import make_node_home
+    from gdpfed.flower.node.node_home import NodeHome, make_node_home
     from gdpfed.flower.operate.certificates import make_node_key
 
-    announcement = make_node_home(
-        home,
-        epsilon=epsilon,
-        delta=delta,
-        name=name,
-        epsilon_server=epsilon_server,
-        colluding_fraction=colluders,
-        complete_up_to=complete_up_to,
-    )
-    public = make_node_key(home)
     path = home / "announcement.json"
-    path.write_text(announcement, encoding="utf-8")
+    with nothing_left(
+        missing(path, *(home / one for one in ("node.key", "node.pub", NodeHome.key_name, NodeHome.settings_name)))
+    ):
+        announcement = make_node_home(
+            home,
+            epsilon=epsilon,
+            delta=delta,
+            name=name,
+            epsilon_server=epsilon_server,
+            colluding_fraction=colluders,
+            complete_up_to=complete_up_to,
+        )
+        public = make_node_key(home)
+        write_whole(path, announcement.encode())
     absolute = home.absolute()
     supernode = _command(
         "flower-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",

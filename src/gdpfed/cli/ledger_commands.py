@@ -12,11 +12,12 @@ from typer import Argument, Option
 from gdpfed.cli import options
 from gdpfed.cli.show import print_json, print_plan, print_table, rounded_up, say, tell
 from gdpfed.errors import InputError
-from gdpfed.files import write_whole
+from gdpfed.files import missing, nothing_left, write_whole
 from gdpfed.ledger import export as exporting
 from gdpfed.ledger import receipts
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.export import as_json as plain
+from gdpfed.ledger.journal import companion
 from gdpfed.ledger.replan import rest_of
 from gdpfed.ledger.status import (
     ChargedRound,
@@ -67,8 +68,10 @@ def init(
     A client is in one population: a name that another one holds is refused.
     """
     budgets = load_task(source).budgets
-    opened = Ledger.open(path, key_file=key) if path.exists() else Ledger.create(path, key_file=key)
-    with opened as ledger:
+    files = [path, key or companion(path, "key"), companion(path, "lock"), companion(path, "journal")]
+    new = [] if path.exists() else missing(*files)
+    opened = Ledger.open(path, key_file=key) if not new else Ledger.create(path, key_file=key)
+    with nothing_left(new), opened as ledger:
         added = ledger.add_population(population, budgets, default_delta=delta, other_people=other_people)
         head = f"{len(ledger.store.rows)}:{ledger.store.last_hash}"
         public = ledger.state.about["public_key"]
@@ -300,7 +303,7 @@ def receipt(
     """A signed statement of one client's spend, for the client to keep; or, with --check, whether one holds."""
     if check:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "")
         except (OSError, ValueError):
             raise InputError(f"expected a receipt (JSON), got {str(path)!r}: check the path") from None
         statement = receipts.check_receipt(content, public_key=public_key)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import typer
 
 from gdpfed.config import setting, text_of
-from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.errors import InputError, MissingExtraError, expect
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task, load_task
@@ -28,12 +28,14 @@ from gdpfed.tasks.task import Task, load_task
 if TYPE_CHECKING:
     from gdpfed.training.clients.engines import Engine
 
-__all__ = ["Asked", "Json", "Seed", "Workforce", "need", "option", "option_name", "with_settings"]
+__all__ = ["Asked", "Json", "Seed", "Workforce", "check_count", "need", "option", "option_name", "with_settings"]
 
 T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
+
+_MOST = 1000
 
 # What a task states and an option may change: shown in a part of its own, without the default, which is the task's.
 _PANELS: dict[type, str] = {PlanSettings: "Settings of the plan", TrainingSettings: "Settings of the training"}
@@ -50,8 +52,8 @@ class Workforce:
     data_dir: Path | None = setting(None, "Folder with the data files. Default: $GDPFED_DATA.")
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise InputError(f"expected --workers >= 1, got --workers {self.workers}")
+        if self.workers is not None:
+            check_count("--workers", self.workers)
 
     @property
     def trainer(self) -> "Engine":
@@ -98,6 +100,11 @@ class Asked:
             training=self.applied(task.training),
             stated=task.stated.union(self.stated),
         )
+
+
+def check_count(option: str, count: int) -> None:
+    """Refuses what nobody has so many of."""
+    expect(1 <= count <= _MOST, f"{option} from 1 to {_MOST}", **{option: count})
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:

@@ -45,9 +45,13 @@ class _PlanGroup(TyperGroup):
     """`gdpfed plan SOURCE` is `gdpfed plan of SOURCE`: one may leave out the word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in self.commands:
+        is_completed = ctx.resilient_parsing and not args
+        if not is_completed and (not args or args[0] not in self.commands):
             args = ["of", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        return [*super().shell_complete(ctx, incomplete), *self.commands["of"].shell_complete(ctx, incomplete)]
 
 
 plan_app = typer.Typer(cls=_PlanGroup, help="Plan the privacy of a federated training.", add_completion=False)
@@ -185,6 +189,8 @@ def compare(
                 if methods is not None:
                     raise
                 skipped.append(f"left out: {name}: {error}")
+        if not plans:
+            raise InputError(f"expected a method that applies to {source}, got none: {skipped[0]}")
         compared[source], titles[source] = plans, task.title
         if not as_json:
             print_comparison(task.title, plans)

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import say, tell
+from gdpfed.cli.show import tell
 from gdpfed.errors import InputError
 from gdpfed.files import check_writable, write_whole
 
@@ -53,9 +53,12 @@ def report_runs(
         return
     content = text.encode()
     write_whole(out, content)
-    say(
+    told = {"file": str(out), "title": data.title, "methods": len(data.methods), "runs": len(data.runs)}
+    tell(
+        as_json,
+        told,
         f"{out}: {data.title}, methods: {len(data.methods)}, runs: {len(data.runs)}, {len(content) / 1000:,.0f} kB; "
-        f"{data.stamp}"
+        f"{data.stamp}",
     )
 
 

@@ -5,12 +5,16 @@ what it prints.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from gdpfed.planning.notes import plan_notes
 from gdpfed.planning.plan import Group, Guarantee, Plan
@@ -24,13 +28,13 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-# A plan's table needs this much; on a narrower terminal it is shown in two parts.
-_WIDE = 128
+# Narrower than this, text that may break is no longer read with ease.
+_NARROWEST = 16
 
 
 def console() -> Console:
-    """Standard output; without a terminal as wide as the tables need, so that nothing is cut off."""
-    width = None if sys.stdout.isatty() else 160
+    """Standard output; without a terminal and $COLUMNS it is wide, for most tables."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return Console(highlight=False, markup=False, width=width)
 
 
@@ -60,16 +64,54 @@ def tell(as_json: bool, content: Any, *lines: object) -> None:
         say(*lines)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Collection[str] = ()) -> Table:
+@dataclass(frozen=True)
+class _Sheet:
+    """A table where it fits; on a narrower terminal a block for each row: nothing is ever cut."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    folded: Collection[str]
+
+    def fits(self, width: int) -> bool:
+        """Whether no column has to be cut; ``folded`` ones may break."""
+        cells = [max(map(cell_len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        needed = (
+            min(cell, _NARROWEST) if name in self.folded else cell
+            for name, cell in zip(self.columns, cells, strict=True)
+        )
+        return sum(needed) + 3 * len(cells) + 1 <= width
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        if not self.fits(options.max_width):
+            yield from self._blocks()
+            return
+        drawn = Table(title=self.title or None, title_justify="left")
+        for number, column in enumerate(self.columns):
+            is_folded = column in self.folded
+            justify: Literal["left", "right"] = "left" if number == 0 or is_folded else "right"
+            drawn.add_column(column, justify=justify, no_wrap=not is_folded, overflow="fold")
+        for row in self.rows:
+            drawn.add_row(*row)
+        yield drawn
+
+    def _blocks(self) -> RenderResult:
+        if self.title:
+            yield Text(self.title, style="italic")
+        for first, *others in self.rows:
+            block = Table.grid(padding=(0, 2, 0, 0))
+            block.add_column(no_wrap=True)
+            block.add_column(overflow="fold")
+            for name, cell in zip(self.columns[1:], others, strict=True):
+                if cell:
+                    block.add_row(f"  {name}", cell)
+            yield Text(first or self.columns[0], style="bold", overflow="fold")
+            yield block
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Collection[str] = ()) -> _Sheet:
     """A table whose first column is text and whose others are numbers, but for ``folded`` ones: text that may break."""
-    drawn = Table(title=title or None, title_justify="left")
-    for number, column in enumerate(columns):
-        is_folded = column in folded
-        justify: Literal["left", "right"] = "left" if number == 0 or is_folded else "right"
-        drawn.add_column(column, justify=justify, no_wrap=not is_folded, overflow="fold" if is_folded else "ellipsis")
-    for row in rows:
-        drawn.add_row(*row)
-    return drawn
+    return _Sheet(title, columns, [list(row) for row in rows], folded)
 
 
 def print_table(
@@ -81,14 +123,21 @@ def print_table(
 
 
 def _in_parts(heading: str, parts: Mapping[str, Mapping[str, Callable[[_T], str]]], rows: Sequence[_T]) -> None:
-    """One table where the terminal is wide enough, else one for each part, all with the first column of the first."""
-    if console().width >= _WIDE:
-        print_table(heading, {name: cell for columns in parts.values() for name, cell in columns.items()}, rows)
-        return
-    say(heading)
-    first = dict([next(iter(next(iter(parts.values())).items()))])
-    for title, columns in parts.items():
-        print_table(title, first | dict(columns), rows)
+    """One table where the terminal is wide enough; else one for each part, all with the first column of the first, if
+    those fit."""
+
+    def sheet(title: str, columns: Mapping[str, Callable[[_T], str]]) -> _Sheet:
+        return table(title, list(columns), [[cell(row) for cell in columns.values()] for row in rows])
+
+    every = {name: cell for columns in parts.values() for name, cell in columns.items()}
+    first = dict([next(iter(every.items()))])
+    whole, split = sheet(heading, every), [sheet(title, first | dict(columns)) for title, columns in parts.items()]
+    width = console().width
+    if whole.fits(width) or not all(part.fits(width) for part in split):
+        console().print(whole)
+    else:
+        say(heading)
+        console().print(*split, sep="\n")
 
 
 def print_plan(plan: Plan, *, title: str) -> None:

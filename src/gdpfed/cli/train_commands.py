@@ -175,25 +175,24 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
         return
     started, done, judged = time.perf_counter(), 0, ""
     is_terminal = sys.stdout.isatty()
-    with Bars(BarColumn(), TextColumn("{task.description}"), console=console(), disable=not is_terminal) as bars:
-        bar = bars.add_task("starting", total=num_rounds)
+    # What matters first: a narrow terminal shows no more.
+    columns = (TextColumn("{task.fields[left]}"), BarColumn(bar_width=12), TextColumn("{task.description}"))
+    with Bars(*columns, console=console(), disable=not is_terminal) as bars:
+        bar = bars.add_task("starting", total=num_rounds, left="")
 
         def watch(progress: "Progress") -> None:
             nonlocal done, judged
             done += 1
-            reached, judgement, result = progress.record.round_number + 1, progress.evaluation, ""
+            reached, judgement = progress.record.round_number + 1, progress.evaluation
             if judgement is not None and progress.epsilons is not None:
                 spent = " ".join(rounded_up(epsilon, 2) for epsilon in progress.epsilons)
-                result = f"  {_judgement(judgement, 5)}  loss {judgement.loss:.3f}  epsilon {spent}"
-            left = (time.perf_counter() - started) / done * (num_rounds - reached)
-            speed = f"{progress.clients_per_second:5.0f} clients/s  {left:4.0f} s left"
-            line = f"round {reached:3d}/{num_rounds}{result}  {speed}"
-            if judgement is not None:
-                judged = line
-                if not is_terminal and reached % max(1, num_rounds // 10) == 0:
-                    sys.stdout.write(judged + "\n")
-                    sys.stdout.flush()
-            bars.update(bar, completed=reached, description=judged or line)
+                judged = f"  {_judgement(judgement, 5)}  loss {judgement.loss:.3f}  epsilon {spent}"
+            left = f"{(time.perf_counter() - started) / done * (num_rounds - reached):4.0f} s left"
+            line = f"round {reached:3d}/{num_rounds}{judged}  {progress.clients_per_second:5.0f} clients/s"
+            if judgement is not None and not is_terminal and reached % max(1, num_rounds // 10) == 0:
+                sys.stdout.write(f"{left}  {line}\n")
+                sys.stdout.flush()
+            bars.update(bar, completed=reached, description=line, left=left)
 
         yield watch
 
@@ -216,8 +215,7 @@ def compare_runs(
     from gdpfed.runs.start import open_if_same, prepared_run
 
     workforce = asked.workforce()
-    if seeds < 1:
-        raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
+    options.check_count("--seeds", seeds)
     names = [check_method(name.strip()) for name in methods.split(",")]
     task = _trainable(asked, source)
     runs = []
@@ -290,10 +288,10 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         }
         print_table(f"{measured} (%)", columns, results)
     lines = [
-        f"not finished: {curve.title}, {curve.method}, seed {curve.seed}: {max(curve.rounds, default=0)} of "
-        f"{curve.num_rounds} rounds"
+        f"not {'evaluated' if curve.is_finished else 'finished'}: {curve.title}, {curve.method}, seed {curve.seed}: "
+        f"{max(curve.rounds, default=0)} of {curve.num_rounds} rounds"
         for curve in drawn
-        if not curve.is_finished
+        if not (curve.is_finished and curve.accuracies)
     ]
     drawing = f"picture: {saved}" if saved else "no picture: no round was evaluated yet"
     if not saved and any(curve.rounds for curve in drawn):

@@ -27,7 +27,9 @@ KEY_BYTES = 32
 def read_key(path: Path) -> bytes:
     """The secret of a ledger, from its key file."""
     try:
-        key = path.read_bytes()
+        if Path(path).is_fifo():
+            raise InputError(f"expected a key file, got {str(path)!r}, which is a pipe: give its path as key_file")
+        key = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
             f"cannot read the ledger's key {str(path)!r}: {error.strerror}; give its path as key_file"

@@ -52,6 +52,7 @@ def grouped(keys: NDArray[Any]) -> Iterator[tuple[int, IntArray]]:
 
 def packed_budgets(budgets: Budgets, default_delta: float) -> dict[str, Any]:
     """Budgets as a row's content."""
+    check_delta(default_delta)
     content: dict[str, Any] = {"epsilons": pack(budgets.epsilons), "deltas": pack(budgets.deltas_or(default_delta))}
     if budgets.clients is not None:
         if any("\n" in label for label in budgets.clients):

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.files import private_opener, sync_folder
+from gdpfed.files import missing, nothing_left, private_opener, sync_folder
 from gdpfed.ledger.chain import GENESIS, Row, checked_chain, following
 from gdpfed.ledger.journal import (
     JournalRows,
@@ -95,15 +95,17 @@ class Store:
     @classmethod
     def create(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Store":
         """New, empty files; the key is made unless the file exists."""
-        if path.exists() or companion(path, "journal").exists():
+        if os.path.exists(path) or os.path.exists(companion(path, "journal")):
             raise InputError(f"{str(path)!r} exists already: a ledger is never overwritten; choose another name")
-        key_file = key_file or companion(path, "key")
+        key_file = Path(key_file or companion(path, "key"))
         with _explained(path), contextlib.ExitStack() as on_failure:
+            new = missing(path, key_file, *(companion(path, one) for one in ("lock", "journal")))
             new_folders = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = on_failure.enter_context(_locked(path))
             if path.exists():
                 raise InputError(f"{str(path)!r} exists already: another process has just made it")
+            on_failure.enter_context(nothing_left(new))
             if not key_file.exists():
                 make_key(key_file)
             fault("create:key")
@@ -122,10 +124,14 @@ class Store:
     def open(cls, path: Path, *, key_file: Path | None = None, fault: FaultPoint = no_fault) -> "Store":
         """The files of an existing ledger, to write; what a crash left half done is made whole."""
         _expect_ledger(path)
+        # Before the lock, which is a file, too.
+        key = read_key(key_file or companion(path, "key"))
+        if not is_ledger_file(path):
+            raise InputError(f"expected a ledger, got {str(path)!r}, which is none, or damaged: restore it from a copy")
         with _explained(path), contextlib.ExitStack() as on_failure:
             lock = on_failure.enter_context(_locked(path))
-            key = read_key(key_file or companion(path, "key"))
             database = _connected(path)
+            on_failure.callback(database.close)
             known, journal = _both_records(path, database, key)
             lacking = journal.rows[len(known) :]
             store = cls(path, key=key, rows=known + lacking, lock=lock, fault=fault)
@@ -247,7 +253,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _expect_ledger(path: Path) -> None:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"expected a ledger, got {str(path)!r}, which is not there: make one with gdpfed ledger init")
 
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from gdpfed.config import documented, setting
+from gdpfed.config import documented, fit_fields, setting
 from gdpfed.errors import InputError, expect, suggestion
 from gdpfed.planning.plan import RELEASES, Plan, ReleaseKind
 from gdpfed.planning.weights import WEIGHTINGS, Weighting
@@ -166,10 +166,8 @@ class PlanSettings:
     )
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            # As a file has them: a plan with 2 in the place of 2.0 would have another hash than its own file.
-            if one.type in (float, float | None) and type(getattr(self, one.name)) is int:
-                object.__setattr__(self, one.name, float(getattr(self, one.name)))
+        # As a file has them: a plan with 2 in the place of 2.0 would have another hash than its own file.
+        fit_fields(self)
         check_accountant(self.accountant)
         if self.delta is not None:
             check_delta(self.delta)

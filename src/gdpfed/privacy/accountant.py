@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gdpfed.config import fit_fields
 from gdpfed.errors import InputError, PrivacyError, expect, suggestion
 from gdpfed.privacy.cache import remembered
 from gdpfed.privacy.rounding import delta_up
@@ -33,6 +34,7 @@ __all__ = [
     "ADJACENCY",
     "MAX_ROUNDS",
     "NOISE_RANGE",
+    "SMALLEST_DELTA",
     "Accountant",
     "SampledGaussian",
     "accountant_version",
@@ -54,6 +56,7 @@ Accountant = Literal["pld", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 ADJACENCY = "add-or-remove-one-client"
 
+SMALLEST_DELTA = 1e-300
 MAX_ROUNDS = 1_000_000
 NOISE_RANGE = (0.01, 1e7)
 # A delta must be below this share of the probability of taking part at all. A mechanism that publishes the data of
@@ -83,6 +86,7 @@ class SampledGaussian:
     num_rounds: int
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         check_noise_multiplier(self.noise_multiplier)
         expect(0 <= self.sampling_rate <= 1, "a sampling_rate between 0 and 1", sampling_rate=self.sampling_rate)
         check_num_rounds(self.num_rounds)
@@ -115,9 +119,10 @@ def check_accountant(name: str) -> Accountant:
 
 
 def check_delta(delta: float, *, field: str = "delta") -> float:
-    """Returns ``delta`` if it is a probability strictly between 0 and 1."""
+    """Returns ``delta`` if it is a probability strictly between 0 and 1, and its inverse a number."""
     meaning = "it is a failure probability, which should be well below 1 / number of clients"
-    expect(0 < delta < 1, f"0 < {field} < 1", **{field: f"{delta}: {meaning}"})
+    holds = SMALLEST_DELTA <= delta < 1
+    expect(holds, f"0 < {field} < 1, and at least {SMALLEST_DELTA:g}", **{field: f"{delta}: {meaning}"})
     return float(delta)
 
 

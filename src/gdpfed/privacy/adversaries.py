@@ -36,6 +36,7 @@ from gdpfed.privacy.accountant import (
     Accountant,
     SampledGaussian,
     check_delta,
+    check_noise_multiplier,
     delta_after_rounding,
     epsilon_of,
     gaussian_epsilon,
@@ -64,6 +65,7 @@ Clients = Sequence[tuple[float, float]]
 def server_epsilon(*, noise_multiplier: float, num_participations: int, delta: float) -> float:
     """Epsilon against the server, which knows the samples, of a client that took part ``num_participations`` times."""
     check_delta(delta)
+    check_noise_multiplier(noise_multiplier)
     expect(num_participations >= 0, "num_participations >= 0", num_participations=num_participations)
     return gaussian_epsilon(noise_multiplier=noise_multiplier, num_releases=num_participations, delta=delta)
 

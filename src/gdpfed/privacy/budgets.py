@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, MissingExtraError, suggestion
+from gdpfed.privacy.accountant import SMALLEST_DELTA
 
 __all__ = ["Budgets", "budgets_csv", "default_delta_of", "looks_compact", "parse_compact", "read_budgets"]
 
@@ -63,18 +64,30 @@ class Budgets:
     groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("epsilons", "deltas"):
+            try:
+                values = np.asarray(getattr(self, name), dtype=np.float64)
+            except (TypeError, ValueError):
+                values = np.empty((0, 0))
+            if values.ndim != 1:
+                raise InputError(f"expected {name} to be numbers, one for each client, got {getattr(self, name)!r:.80}")
+            object.__setattr__(self, name, values)
         if not len(self.epsilons):
             raise InputError("expected at least one client with a budget, got none")
         if len(self.deltas) != len(self.epsilons):
             raise InputError(f"expected a delta for each of {len(self.epsilons)} clients, got {len(self.deltas)}")
         for name, labels in (("client", self.clients), ("group", self.groups)):
+            if labels is not None and not (isinstance(labels, tuple) and all(isinstance(one, str) for one in labels)):
+                raise InputError(f"expected {name}s to be a tuple of texts, got {labels!r:.80}")
             if labels is not None and len(labels) != len(self.epsilons):
                 raise InputError(f"expected a {name} for each of {len(self.epsilons)} budgets, got {len(labels)}")
         self._refuse(
             ~(np.isfinite(self.epsilons) & (self.epsilons > 0)), self.epsilons, "a finite epsilon > 0", "epsilon"
         )
         own = ~np.isnan(self.deltas)
-        self._refuse(own & ~((self.deltas > 0) & (self.deltas < 1)), self.deltas, "0 < delta < 1", "delta")
+        self._refuse(
+            own & ~((self.deltas >= SMALLEST_DELTA) & (self.deltas < 1)), self.deltas, "0 < delta < 1", "delta"
+        )
         if self.clients is not None and len(set(self.clients)) < len(self.clients):
             label, times = Counter(self.clients).most_common(1)[0]
             raise InputError(

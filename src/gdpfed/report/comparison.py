@@ -74,7 +74,7 @@ def method_results(drawn: Sequence[Curve]) -> list[MethodResult]:
     """Finished runs, by task and method; the paper's accuracy where it has the task at this name."""
     grouped: dict[tuple[str, str, str, str], list[float]] = {}
     for curve in drawn:
-        if curve.is_finished:
+        if curve.is_finished and curve.accuracies:
             key = (curve.title, curve.method, curve.weights, curve.against)
             grouped.setdefault(key, []).append(curve.accuracies[-1])
     return [

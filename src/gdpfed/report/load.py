@@ -150,6 +150,8 @@ def _is_less(recorded: float, own: float) -> bool:
 
 
 def _check_one_task(runs: Sequence[RunFolder]) -> None:
+    if not runs:
+        raise InputError("expected at least one run to report on, got none: give the folders of runs")
     first = runs[0]
     for run in runs[1:]:
         for what, of_first, of_run in (

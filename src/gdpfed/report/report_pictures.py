@@ -105,7 +105,8 @@ def _accuracy(data: ReportData) -> "Figure":
     _name_rows(axis, [_named(method) for method in data.methods])
     axis.grid(visible=False, axis="y")
     axis.set(
-        xlabel=f"{data.headline.measure} (%), mean ± std over seeds", xlim=(0, max(m.mean for m in data.methods) * 1.22)
+        xlabel=f"{data.headline.measure} (%), mean ± std over seeds",
+        xlim=(0, max(*(m.mean for m in data.methods), 1.0) * 1.22),
     )
     return figure
 

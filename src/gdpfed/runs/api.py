@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
-from gdpfed.files import write_whole
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.people import assign
@@ -41,6 +41,7 @@ from gdpfed.runs.loop import Evaluation, Progress, Watcher, run
 from gdpfed.runs.record import Record
 from gdpfed.runs.simulate import Simulation, board, charged_to, dropped_in
 from gdpfed.runs.worth import broken_clients
+from gdpfed.streams import check_seed
 from gdpfed.tasks.features import fixed_once
 from gdpfed.tasks.losses import Loss, Metric, loss_of, metrics_of
 from gdpfed.tasks.models import refuse_running_statistics
@@ -329,8 +330,7 @@ class _Given:
 
     def planned(self) -> tuple[PlanSettings, Plan]:
         """The plan, made or given, and its settings."""
-        if self.seed < 0:
-            raise InputError(f"expected seed >= 0, got seed={self.seed}")
+        check_seed(self.seed)
         if self.plan is None:
             settings = self.settings or PlanSettings()
             return settings, make_plan(self.budgets, settings)
@@ -375,7 +375,7 @@ def _link(ledger: str | Path | None, population: str | None, folder: Path | None
         return None
     if folder is None:
         raise InputError("expected a folder for a run that is charged to a ledger, got none: give out= or folder=")
-    path = Path(ledger).resolve()
+    path = Path(os.path.realpath(ledger))
     return LedgerLink(path=path, population=population_of(Ledger.read(path), population).name, run=folder.name)
 
 
@@ -410,11 +410,10 @@ def _opened(
     inputs = path / _INPUTS
     if not (path / "run.toml").exists():
         check_new(path)
-        path.mkdir(parents=True, exist_ok=True)
-        write_whole(inputs, (json.dumps(digests, indent=2) + "\n").encode())
         names = [task.budgets.label(number) for number in range(len(task.budgets))]
         named = dataclasses.replace(task, budgets=dataclasses.replace(task.budgets, clients=tuple(names)))
-        return create_run(path, task=named, plan=plan, seed=seed, ledger=link)
+        given = {_INPUTS: json.dumps(digests, indent=2) + "\n"}
+        return create_run(path, task=named, plan=plan, seed=seed, ledger=link, files=given)
     folder = open_run(path)
     began = json.loads(inputs.read_text(encoding="utf-8")) if inputs.is_file() else {}
     pairs = {name: (began.get(name), digests.get(name)) for name in (*digests, *began)} | {

@@ -41,7 +41,7 @@ import numpy as np
 import gdpfed
 from gdpfed.config import read_toml
 from gdpfed.errors import InputError, MissingExtraError
-from gdpfed.files import write_whole
+from gdpfed.files import missing, nothing_left, write_whole
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_from_toml, plan_hash, save_plan
 from gdpfed.privacy.budgets import budgets_csv
@@ -259,14 +259,6 @@ class RunFolder:
             kept = [record.to_line() for record in self.records() if record.round_number <= after] if after else []
             write_whole(path, "".join(kept).encode(), advice=_ADVICE)
 
-    def event_writer(self, rounds: int) -> Any:
-        """A TensorBoard writer that goes on after ``rounds``."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError:
-            raise MissingExtraError(package="tensorboard", extra="torch", purpose="writing events") from None
-        return SummaryWriter(str(self.path / "events"), purge_step=rounds + 1 if rounds else None)
-
     def save_model(self, names: Sequence[str], tensors: Sequence["Tensor"]) -> None:
         """The final model, by parameter name."""
         named = {name: tensor.contiguous() for name, tensor in zip(names, tensors, strict=True)}
@@ -286,17 +278,23 @@ def check_new(path: Path) -> None:
 
 
 def create_run(
-    path: Path, *, task: Task, plan: Plan, seed: int, ledger: LedgerLink | None = None, stamp: str = STAMP
+    path: Path,
+    *,
+    task: Task,
+    plan: Plan,
+    seed: int,
+    ledger: LedgerLink | None = None,
+    stamp: str = STAMP,
+    files: Mapping[str, str] | None = None,
 ) -> RunFolder:
-    """A new folder, with everything that is fixed before the first round; ``stamp`` says what kind of run it is."""
+    """A new folder, with everything that is fixed before the first round; ``stamp`` says what kind of run it is.
+
+    ``files`` are a caller's own texts, by name.
+    """
     import torch
 
     check_new(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {str(path)!r}: {error.strerror or error}; choose another") from None
-    files = {}
+    files = dict(files or {})
     if task.budgets.clients is not None:
         files["budgets.csv"] = budgets_csv(task.budgets)
         task = dataclasses.replace(task, budgets_source="budgets.csv")
@@ -321,9 +319,15 @@ def create_run(
         way += "# What each client trains with is its own: learning_rate, local_steps and [training] say nothing of it."
     # Last, because a folder that has it is a run.
     files["run.toml"] = f"# A gdpfed run. {stamp}.\n# Go on: {way}\n{task_to_toml(task)}"
-    save_plan(plan, path / "plan.toml")
-    for name, text in files.items():
-        write_whole(path / name, text.encode(), advice=_ADVICE)
+    with nothing_left(missing(*(path / name for name in ("plan.toml", *files)))):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"cannot make the folder {str(path)!r}: {error.strerror or error}; choose another"
+            raise InputError(what) from None
+        save_plan(plan, path / "plan.toml")
+        for name, text in files.items():
+            write_whole(path / name, text.encode(), advice=_ADVICE)
     return RunFolder(path=path, task=task, plan=plan, seed=seed, ledger=ledger, stamp=stamp, versions=versions)
 
 
@@ -371,7 +375,7 @@ def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
         if not inside:
             raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
         folders += inside
-    resolved = [folder.resolve() for folder in folders]
+    resolved = [Path(os.path.realpath(folder)) for folder in folders]
     for index, folder in enumerate(resolved):
         if folder in resolved[:index]:
             raise InputError(f"expected every run once, got {str(folders[index])!r} twice: name it once")

@@ -9,12 +9,14 @@ Guarantees (tests of the same name):
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 from gdpfed import streams
 from gdpfed.config import imported, is_reference
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
@@ -199,8 +201,7 @@ def prepare(
     engine: Engine | None = None,
 ) -> Simulation:
     """Loads the data, deals it out, builds the model. Functions of one's own, which the task names, are imported."""
-    if seed < 0:
-        raise InputError(f"expected seed >= 0, got seed={seed}")
+    streams.check_seed(seed)
     loss = loss_of(task.training.loss)
     metrics = metrics_of(task.training.metrics)
     local = LocalTraining(
@@ -404,10 +405,20 @@ def charged_to(
 @contextmanager
 def board(folder: RunFolder) -> Iterator[Watcher]:
     """Writes what was evaluated for TensorBoard."""
-    writer = folder.event_writer(rounds_in(folder.path / "records.jsonl"))
+    rounds_before = rounds_in(folder.path / "records.jsonl")
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtraError(package="tensorboard", extra="torch", purpose="writing events")
+
+    @functools.cache
+    def made() -> Any:
+        """With the first round: a run that is refused has none."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = rounds_before + 1 if rounds_before else None
+        return SummaryWriter(str(folder.path / "events"), purge_step=purge)
 
     def draw(progress: Progress) -> None:
-        rounds = progress.state.round_number
+        rounds, writer = progress.state.round_number, made()
         if progress.evaluation is not None and progress.epsilons is not None:
             writer.add_scalar("accuracy", progress.evaluation.accuracy, rounds)
             writer.add_scalar("loss", progress.evaluation.loss, rounds)
@@ -419,7 +430,8 @@ def board(folder: RunFolder) -> Iterator[Watcher]:
     try:
         yield draw
     finally:
-        writer.close()
+        if made.cache_info().currsize:
+            made().close()
 
 
 def _check_device(folder: RunFolder, device: str) -> None:

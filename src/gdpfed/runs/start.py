@@ -23,6 +23,7 @@ from gdpfed.runs.ledgered import LedgerLink, check_link, population_of, with_who
 from gdpfed.runs.simulate import Simulation, dealt_groups, dealt_order, prepare
 from gdpfed.secure.encoding import planned_sums
 from gdpfed.secure.noise_shares import Tolerance
+from gdpfed.streams import check_seed
 from gdpfed.tasks.task import Task
 
 __all__ = ["open_if_same", "open_or_start", "prepared_run", "spent_by_group", "start_run"]
@@ -90,8 +91,7 @@ class _Start:
         population: str | None,
     ) -> "_Start":
         """Raises what can be known before the data are read."""
-        if seed < 0:
-            raise InputError(f"expected seed >= 0, got seed={seed}")
+        check_seed(seed)
         if population is not None and ledger is None:
             raise InputError(f"expected a ledger for the population {population!r}, got none: give --ledger too")
         if folder is not None:

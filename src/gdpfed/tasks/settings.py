@@ -6,7 +6,7 @@ Place: part of a `task.Task`, beside `planning/settings.py`, which has what the 
 from dataclasses import dataclass
 from typing import Literal
 
-from gdpfed.config import documented, is_reference, setting
+from gdpfed.config import documented, fit_fields, is_reference, setting
 from gdpfed.errors import InputError, expect, expect_word
 
 __all__ = ["LOSS_NAMES", "TrainingSettings"]
@@ -73,6 +73,7 @@ class TrainingSettings:
     )
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         if not is_reference(self.loss) and self.loss != "own":
             expect_word("a loss among", self.loss, LOSS_NAMES)
         expect_word("partition", self.partition, ("iid", "dirichlet", "natural"))

@@ -53,7 +53,7 @@ def load_task(source: str) -> Task:
         return _task(read_toml(path), source=repr(source), folder=path.parent)
     if not path.is_file() and looks_compact(source):
         return Task(title=source, budgets=parse_compact(source), budgets_source=source, settings=PlanSettings())
-    if path.is_file() or path.suffix:
+    if path.exists() or path.suffix:
         return Task(title=path.name, budgets=read_budgets(path), budgets_source=source, settings=PlanSettings())
     raise InputError(
         f"expected a preset ({', '.join(PRESETS)}), a .csv, .json, .parquet or .toml file, or a text such as "

@@ -16,6 +16,7 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def make_node_home(
 ) -> str:
     """A new node home; returns its announcement, JSON text to send to the operator."""
     budget = NodeBudget(
-        name=name or Path(path).resolve().name,
+        name=name or Path(os.path.realpath(path)).name,
         epsilon=epsilon,
         delta=delta,
         # Written down, so that the owner sees it.

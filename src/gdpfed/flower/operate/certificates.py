@@ -44,6 +44,8 @@ def make_certificates(folder: Path, *, hosts: list[str], days: int = _SERVER_DAY
     """
     if not hosts:
         raise InputError("expected at least one host that nodes connect to, got none: give its name or address")
+    for host in hosts:
+        _host(host)
     if days < 1:
         raise InputError(f"expected days >= 1, got days={days}")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -136,6 +138,8 @@ def _host(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     try:
+        if not host.strip():
+            raise ValueError
         return x509.DNSName(host)
     except ValueError:
         raise InputError(f"expected a host name (ASCII) or an address, got {host!r}") from None

@@ -45,9 +45,13 @@ def gate_app(superlink: str, authority: Path) -> App:
 
     import httpx
 
+    try:
+        trusted = ssl.create_default_context(cafile=str(authority))
+    except OSError as error:
+        raise InputError(f"expected a certificate in {str(authority)!r}: {error}; restore it from a copy") from None
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}",
-        verify=ssl.create_default_context(cafile=str(authority)),
+        verify=trusted,
         timeout=_SECONDS,
         trust_env=False,
     )

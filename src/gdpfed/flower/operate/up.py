@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.files import missing, nothing_left
 from gdpfed.flower.node.node_home import make_node_home, pin
 from gdpfed.flower.operate.between_runs import enrol, set_plan
 from gdpfed.flower.operate.certificates import make_node_key
@@ -34,6 +35,7 @@ from gdpfed.planning.settings import Against, PlanSettings
 __all__ = ["Federation", "UpSettings", "Watcher", "follow", "prepare", "run", "start", "start_node", "submit"]
 
 _EXAMPLES = 600
+_MOST_NODES = 1000
 _DATA_SEED = 1
 _TEST_DATA = "public-test.npz"
 _POLL_SECONDS = 0.2
@@ -61,8 +63,9 @@ class UpSettings:
     answer_seconds: float = 6.0
 
     def __post_init__(self) -> None:
-        if self.nodes < len(self.epsilons):
-            raise InputError(f"expected at least a node for each of {len(self.epsilons)} budgets, got {self.nodes}")
+        if not len(self.epsilons) <= self.nodes <= _MOST_NODES:
+            least = f"at least a node for each of {len(self.epsilons)} budgets, and at most {_MOST_NODES}"
+            raise InputError(f"expected {least} on one machine, got {self.nodes}")
         if self.rounds < 1:
             raise InputError(f"expected rounds >= 1, got rounds={self.rounds}")
 
@@ -97,7 +100,18 @@ def prepare(
 
     Without an ``app``, the project of `project.write_project` is written there too.
     """
+    planned = PlanSettings(method=settings.method, num_rounds=settings.rounds, participation=settings.participation)
+    if settings.against == "server":
+        trainings = settings.participation * settings.rounds
+        planned = dataclasses.replace(planned, against="server", asks=settings.rounds, trainings=trainings)
     folder = folder.absolute()
+    with nothing_left(missing(*(folder / name for name in ("app", "nodes", "server", _TEST_DATA)))):
+        return _prepared(folder, settings, planned, app, deployment)
+
+
+def _prepared(
+    folder: Path, settings: UpSettings, planned: PlanSettings, app: Path | None, deployment: DeploymentSettings | None
+) -> Federation:
     if (folder / "server").exists():
         raise InputError(f"{str(folder)!r} has a federation already: choose another folder")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -111,10 +125,6 @@ def prepare(
         for number, name in enumerate(names)
     ]
     enrolment = enrol(home.path, announcements)
-    planned = PlanSettings(method=settings.method, num_rounds=settings.rounds, participation=settings.participation)
-    if settings.against == "server":
-        trainings = settings.participation * settings.rounds
-        planned = dataclasses.replace(planned, against="server", asks=settings.rounds, trainings=trainings)
     plan = make_plan(enrolment.budgets, planned)
     set_plan(home.path, plan)
     for name in names:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gdpfed import streams
+from gdpfed.config import fit_fields
 from gdpfed.errors import InputError, expect
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.batched import batched_model
@@ -57,6 +58,7 @@ class LocalTraining:
     loss: Loss = field(default=CROSS_ENTROPY, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         for name in ("learning_rate", "learning_rate_decay"):
             rate = getattr(self, name)
             expect(0 < rate < float("inf"), f"a finite {name} > 0", **{name: rate})

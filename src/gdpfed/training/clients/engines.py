@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gdpfed.errors import InputError, expect_word
+from gdpfed.errors import InputError, expect, expect_word
 from gdpfed.training.clients.blocks import BlockTrainer, Chunk, ClientData, LocalTraining
 from gdpfed.training.clients.workers import Workers, start_workers
 
@@ -28,6 +28,7 @@ DEVICES = ("cpu", "cuda", "auto")
 _CHUNK_BYTES = 64 * 2**20
 # Larger chunks cost less each; several for each worker let the quick ones help the slow.
 _CHUNKS_A_WORKER = 4
+_MOST = 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,6 +92,9 @@ class Engine:
         self, model: nn.Module, data: ClientData, local: LocalTraining, *, num_workers: int | None, chunk: int | None
     ) -> Team:
         """Workers for these clients; ``num_workers`` None is one for each core, or for each GPU, that there is."""
+        expect(
+            num_workers is None or 1 <= num_workers <= _MOST, f"num_workers from 1 to {_MOST}", num_workers=num_workers
+        )
         cores = os.cpu_count() or 1
         workers: Workers[Chunk]
         if self.name == "ray":
