@@ -21,6 +21,7 @@ from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
+from gdpfed.flower.node.coin import alone
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json
 from gdpfed.flower.shared.home_files import Home, read_content, read_settings
 from gdpfed.privacy.accountant import check_delta
@@ -121,6 +122,10 @@ class NodeHome(Home):
             return bytes.fromhex(path.read_text(encoding="ascii", errors="replace").strip())
         except ValueError:
             return b""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever answers for this node waits until nobody else does."""
+        return alone(self.path / self.key_name)
 
     def log(self, text: str) -> None:
         """Never about data or keys."""
