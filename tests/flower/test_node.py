@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdpfed.errors import PrivacyError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.apps import client_app
 from gdpfed.flower.node import answers, coin
 from gdpfed.flower.node.answers import Node, Trainer
@@ -47,6 +47,10 @@ from tests.flower.federations import (
 pytestmark = pytest.mark.training
 
 VICTIM = 1
+
+
+class Enough(Exception):  # noqa: N818 - no error
+    """The rest of a run is not needed."""
 
 
 def federation_of(path: Path, **more: Any) -> Federation:
@@ -88,7 +92,7 @@ def test_nothing_is_pinned_by_the_server(tmp_path: Path) -> None:
     assert "no enrolment is pinned: pin the one" in federation.node_log(VICTIM)
 
 
-def lower_budget(home: NodeHome, **changes: float) -> None:
+def lower_budget(home: NodeHome, **changes: float | str) -> None:
     text = (home.path / "budget.toml").read_text()
     lines = [line for line in text.splitlines() if line.split(" = ")[0] not in changes]
     (home.path / "budget.toml").write_text("\n".join([*lines, *(f"{k} = {v}" for k, v in changes.items())]) + "\n")
@@ -219,12 +223,15 @@ def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) 
             sent[stage_of(message)] = packet_in(message)
             if stage_of(message) == "agree":
                 asking[0].join()
+                raise Enough
         return True
 
     asking: list[threading.Thread] = []
     federation.app = client_app(model=MODEL, data=number_in, train=slow)
-    federation.serve(federation.grid(deliver=deliver))
+    with pytest.raises(Enough):
+        federation.serve(federation.grid(deliver=deliver))
     assert happened == ["trained", "keys"]
+    assert not node_of(federation).answer("agree", sent["agree"])
     assert "no session waits for stage 'agree'" in federation.node_log(VICTIM)
 
 
@@ -371,15 +378,40 @@ def node_of(federation: Federation, number: int = VICTIM) -> Node:
 def test_a_rotation_needs_its_moment(tmp_path: Path) -> None:
     """A server that leaves the moment out would make every node train at every ask, and answer when it is ready."""
     federation = Federation(tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
-    run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
-    for terms, is_answered in ((run.terms, True), (replace(run.terms, answer_seconds=None), False)):
-        session = Session(
-            plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
-        )
-        packet = pack("keys", terms.signed(run.identity), session.encoded(), b"")
-        number = VICTIM if is_answered else VICTIM + 1
-        assert bool(node_of(federation, number).answer("keys", packet)) is is_answered
+    assert node_of(federation).answer("keys", keys_for(federation))
+    other = federation.node(VICTIM + 1)
+    assert not node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=None))
     assert "expected a fixed moment of answering" in federation.node_log(VICTIM + 1)
+    lower_budget(other, answer_seconds=0.5)
+    assert not node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=0.49))
+    assert "this node's owner asks for 0.5 at least" in federation.node_log(VICTIM + 1)
+    assert node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=0.5))
+
+
+def keys_for(federation: Federation, **changes: Any) -> bytes:
+    """Keys as the server asks for them in the first round, on terms of its choice."""
+    run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
+    terms = replace(run.terms, **changes)
+    session = Session(
+        plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
+    )
+    return pack("keys", terms.signed(run.identity), session.encoded(), b"")
+
+
+def test_a_weaker_promise_is_refused(tmp_path: Path) -> None:
+    """A server that announced a promise against itself, and sends a plan without it."""
+    poisson = Federation(tmp_path / "poisson", sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2)
+    rotation = Federation(tmp_path / "rotation", sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
+    for federation, number in ((poisson, 0), (rotation, VICTIM)):
+        assert bool(node_of(federation, number).answer("keys", keys_for(federation)))
+    for federation, number in ((poisson, VICTIM), (rotation, VICTIM + 1)):
+        lower_budget(federation.node(number), against='"server"')
+        assert bool(node_of(federation, number).answer("keys", keys_for(federation))) is (federation is rotation)
+    assert "one that holds against the server: against in budget.toml" in poisson.node_log(VICTIM)
+    with OwnLedger(poisson.node(VICTIM)) as ledger:
+        assert not ledger.runs
+    with pytest.raises(InputError, match="against"):
+        make_node_home(tmp_path / "other", epsilon=1.0, delta=DELTA, against="nobody")  # type: ignore[arg-type]
 
 
 def test_rosters_hold_those_whose_turn_it_is(tmp_path: Path) -> None:
@@ -454,10 +486,11 @@ def trying_inputs(
                 started = time.monotonic()
                 found.append(node.answer("input", packet_in(message)))
                 seconds.append(time.monotonic() - started)
-            monkeypatch.setattr(answers, "toss", coin.toss)
-        return client != VICTIM or not found
+            raise Enough
+        return True
 
-    federation.serve(federation.grid(deliver=deliver))
+    with pytest.raises(Enough):
+        federation.serve(federation.grid(deliver=deliver))
     return found, seconds, len(tosses)
 
 

@@ -26,7 +26,9 @@ Guarantees (tests of the same name):
   a_restored_node_notices                  that it once was further, if the server shows what it signed.
   only_its_turn_is_answered                in a rotation: another round's message is refused, and so are rosters with
                                            others than those whose turn it is, or with too few of them.
-  a_rotation_needs_its_moment              terms without a fixed moment of answering are refused.
+  a_rotation_needs_its_moment              terms without a fixed moment of answering are refused, or with one that is
+                                           sooner than the owner asks for.
+  a_weaker_promise_is_refused              by a node whose owner asks for one against the server.
   nobody_is_answered_meanwhile             while an input waits for its moment all other messages wait, nonsense too.
   an_ask_has_one_coin                      whatever happens after it was tossed, there is no other for this session.
   errors_after_the_coin_look_like_zero     at the same moment, with the same length.
@@ -156,13 +158,24 @@ class Node:
 
     def _check_terms(self, terms: Terms, session: Session) -> None:
         # The plan is verified when the run is joined; what kind it is, is read each time.
-        if (terms.answer_seconds is None) == terms.verified_plan(is_known=True).is_rotation:
+        is_rotation = terms.verified_plan(is_known=True).is_rotation
+        if (terms.answer_seconds is None) == is_rotation:
             raise PrivacyError("expected a fixed moment of answering (answer_seconds) in a rotation, and only there")
+        budget = self._home.budget
+        if budget.against == "server" and not is_rotation:
+            raise PrivacyError(
+                "the plan holds against models only, this node's owner asks for one that holds against the server: "
+                "against in budget.toml"
+            )
+        if is_rotation and _answer_seconds(terms) < budget.answer_seconds:
+            raise PrivacyError(
+                f"answers after {terms.answer_seconds:g} s, this node's owner asks for {budget.answer_seconds:g} at "
+                f"least: answer_seconds in budget.toml"
+            )
         if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
             raise PrivacyError(f"expected a model of {self._num_params} parameters, the terms say {terms.num_params}")
-        budget = self._home.budget
         check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
         stated, asked = terms.colluding_fraction, budget.colluding_fraction
         if stated < asked:
