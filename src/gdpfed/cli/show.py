@@ -135,6 +135,7 @@ def _against_both(plan: Plan) -> list[str]:
         "neighbours: one client's updates replaced by zero; not hidden: being enrolled, and when one is asked",
         f"each client is asked {plan.num_releases} times in {plan.num_rounds} rounds (asked: a round), tosses a secret "
         f"coin each time, and trains {plan.trainings:.3g} times on average (cohort: a round)",
+        *([] if plan.bands is None else [f"noise is correlated over {plan.bands} rounds: for simulations only"]),
     ]
 
 
