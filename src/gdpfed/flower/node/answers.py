@@ -12,8 +12,8 @@ input is charged, durably.
 
 In a rotation a node is asked in turn, as the public order says, and answers no other round. When its input is charged
 and masked, and the session's state is gone, it tosses a coin (`coin.py`) in memory: it trains, or sends zero. Nothing
-after the coin touches the disk or can be refused. The answer leaves at the same moment after its turn came, with the
-same length, the same rows in its ledger and the same files; no log has a word of it. One message is answered at a time,
+after the coin touches the disk or can be refused. The answer leaves at the same moment after the coin, with the same
+length, the same rows in its ledger and the same files; no log has a word of it. One message is answered at a time,
 whatever it is: how fast another is answered would tell whether a training runs.
 
 Training cannot fail in a way that others see: an error, a wrong shape or NaNs count as an update of zero, with noise.
@@ -286,7 +286,6 @@ class Node:
     # 3 input
 
     def _input(self, content: bytes) -> bytes:
-        asked_at = time.monotonic()
         digest, delivery, model = unpack(content, stage="input", num_parts=3)
         with self._sessions.claimed(digest, "input") as saved:
             session = _session(saved.session)
@@ -309,13 +308,15 @@ class Node:
             return trained(is_logged=True)
         nothing = pack("input", masked(np.zeros(len(parameters))))
         seconds, rate = _answer_seconds(terms), run.event.sampling_rate
+        # All that was done so far is the same for everybody.
+        begun = time.monotonic()
         answer = hidden_update(
             functools.partial(trained, is_logged=False),
             says_yes=toss(rate) if terms.test_seed is None else self._test_coin(terms, session, rate),
             nothing=nothing,
-            ready_at=asked_at + 0.75 * seconds,
+            ready_at=begun + 0.75 * seconds,
         )
-        sleep_until(next_moment(asked_at + seconds, every=seconds))
+        sleep_until(next_moment(begun + seconds, every=seconds))
         return answer
 
     def _test_coin(self, terms: Terms, session: Session, rate: float) -> bool:
