@@ -1,6 +1,7 @@
 """A server that tries to tell from times and lengths which nodes trained: real node processes over loopback sockets.
 
     python -m tests.attacks.answer_times [--rounds 100] [--runs 5] [--nodes 6]
+    python -m tests.attacks.answer_times --probes --rounds 8 --answer-seconds 10
 
 Every node is a process of its own that answers each message by `Node.answer`, over a TCP connection on 127.0.0.1. It is
 warm: Flower starts a process for each message, which takes seconds and varies by more than anything measured here, so
@@ -10,11 +11,18 @@ that still runs would slow them down. Half of the answers choose the best of sev
 good it is (area under the curve, AUC: 0.5 is guessing). Nodes note their coins, which the classifiers are judged by.
 
 The control takes the fixed moment away: the node answers when it is ready.
+
+With ``--probes`` the server also sends one node something else while its input waits: nonsense, an unknown stage, a
+right announcement, keys. Each goes to a new process, as with Flower, on the core that the node trains on. Its control
+takes the lock away: then how long a process takes to start and to answer tells the coin. With the lock no answer comes
+before the input's moment.
 """
 
 import argparse
 import itertools
 import multiprocessing
+import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +40,7 @@ from numpy.typing import NDArray
 from gdpfed.flower.node import answers, coin
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.shared.carrier import packet_in, reply
+from gdpfed.flower.shared.wire import pack
 from tests.flower.federations import FIRST_NODE, NUM_PARAMS, Federation, stage_of
 from tests.flower.in_process_grid import InProcessGrid
 
@@ -51,8 +60,10 @@ def _train(vector: NDArray[Any], seconds: float) -> NDArray[np.float64]:
     return vector.astype(np.float64) + 0.01 * matrix[0, 0]
 
 
-def node_process(home: str, number: int, port: int, seconds: float, is_hidden: bool) -> None:
-    """Answers until the connection ends; notes its coins for whoever judges the attack."""
+def node_process(home: str, number: int, port: int, seconds: float, is_hidden: bool, core: int | None = None) -> None:
+    """Answers until the connection ends; notes its coins for whoever judges the attack. ``core``: where it runs."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     coins: list[tuple[int, bool]] = []
     current = [0]
 
@@ -158,7 +169,14 @@ def attack(
 
 
 def _deployment(
-    folder: Path, rounds: int, nodes: int, answer_seconds: float, is_hidden: bool
+    folder: Path,
+    rounds: int,
+    nodes: int,
+    answer_seconds: float,
+    is_hidden: bool,
+    *,
+    grid: Callable[[dict[int, Connection], Federation], "LoopbackGrid"] | None = None,
+    core: int | None = None,
 ) -> list[tuple[list[tuple[str, float, int, float]], list[bool]]]:
     settings = {"dropout_rate": 0.0, "answer_seconds": answer_seconds, "poll_seconds": 0.002}
     settings |= {f"{stage}_seconds": 60.0 for stage in ("announce", "keys", "shares", "input", "agree", "reveal")}
@@ -172,7 +190,7 @@ def _deployment(
             spawn.Process(
                 target=node_process,
                 args=(str(federation.node_path(number)), FIRST_NODE + number, listener.address[1],
-                      0.4 * answer_seconds, is_hidden),
+                      0.4 * answer_seconds, is_hidden, core if number == 0 else None),
                 daemon=True,
             )
             for number in federation.numbers
@@ -180,16 +198,79 @@ def _deployment(
         for process in processes:
             process.start()
         connections = {connection.recv(): connection for connection in (listener.accept() for _ in processes)}
-        grid = LoopbackGrid(connections)
-        federation.serve(grid)
+        watching = LoopbackGrid(connections) if grid is None else grid(connections, federation)
+        federation.serve(watching)
         found = []
         for node, connection in sorted(connections.items()):
             connection.send(("coins", b""))
-            found.append((grid.seen[node], connection.recv()))
+            found.append((watching.seen[node], connection.recv()))
             connection.close()
         for process in processes:
             process.join()
     return found
+
+
+_PROBER = """
+import os, sys
+os.sched_setaffinity(0, {0})
+from gdpfed.flower.node import answers, node_home
+if sys.argv[3] == "free":
+    import contextlib
+    node_home.alone = lambda _: contextlib.nullcontext()
+node = answers.Node(node_home.NodeHome(sys.argv[1]), node_id=1, num_params=17, train=lambda vector, _: vector)
+node.answer(sys.argv[2], sys.stdin.buffer.read())
+"""
+_PROBES = ("input", "unknown", "announce", "keys")
+
+
+class ProbingGrid(LoopbackGrid):
+    """As soon as the first node is asked for its input, it gets another message, too."""
+
+    def __init__(self, connections: dict[int, Connection], federation: Federation, *, is_hidden: bool) -> None:
+        super().__init__(connections)
+        self._federation, self._is_hidden = federation, is_hidden
+        self._keys = b""
+        # For each input: how long after it was sent the probe was answered.
+        self.probed: list[float] = []
+
+    def _exchange(self, number: str, message: Message) -> None:
+        node, stage = message.metadata.dst_node_id, stage_of(message)
+        if node == FIRST_NODE and stage == "keys":
+            self._keys = packet_in(message)
+        if node != FIRST_NODE or stage != "input":
+            super()._exchange(number, message)
+            return
+        found: list[float] = []
+        probing = threading.Thread(target=self._probe, args=(time.monotonic(), found))
+        probing.start()
+        super()._exchange(number, message)
+        probing.join()
+        self.probed += found
+
+    def _probe(self, sent: float, found: list[float]) -> None:
+        stage = _PROBES[len(self.probed) % len(_PROBES)]
+        right = {"announce": pack("announce", bytes(32), self._federation.enrolment.as_json().encode())}
+        # The very keys that the node answered: refused, and its session goes on.
+        packet = {**right, "keys": self._keys}.get(stage, b"x" * 400)
+        words = [str(self._federation.node_path(0)), stage, "held" if self._is_hidden else "free"]
+        # The input must be there first.
+        time.sleep(0.1)
+        subprocess.run([sys.executable, "-c", _PROBER, *words], input=packet, check=True)
+        found.append(time.monotonic() - sent)
+
+
+def attack_by_probes(*, rounds: int, answer_seconds: float, is_hidden: bool = True) -> tuple[float, float]:
+    """The AUC of telling one node's coins by the times of probes, and the part of them that came before the moment."""
+    with tempfile.TemporaryDirectory(prefix="gdpfed-probes-") as folder:
+        grids: list[ProbingGrid] = []
+
+        def probing(connections: dict[int, Connection], federation: Federation) -> LoopbackGrid:
+            grids.append(ProbingGrid(connections, federation, is_hidden=is_hidden))
+            return grids[0]
+
+        seen = _deployment(Path(folder), rounds, 2, answer_seconds, is_hidden=True, grid=probing, core=0)
+    times = np.array(grids[0].probed)
+    return _auc(times, np.array(seen[0][1][: len(times)])), float((times < answer_seconds).mean())
 
 
 def _features(seen: list[tuple[str, float, int, float]]) -> tuple[FloatArray, set[int]]:
@@ -259,7 +340,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument("--answer-seconds", type=float, default=0.4)
+    parser.add_argument("--probes", action="store_true", help="probe one node; --answer-seconds 8 and above")
     asked = parser.parse_args()
+    if asked.probes:
+        verdicts = {
+            is_hidden: attack_by_probes(rounds=asked.rounds, answer_seconds=asked.answer_seconds, is_hidden=is_hidden)
+            for is_hidden in (False, True)
+        }
+        for is_hidden, (auc, early) in verdicts.items():
+            print("with" if is_hidden else "without", f"the lock: AUC {auc:.2f}, {early:.0%} early")  # noqa: T201
+        return 1 if verdicts[True][1] > 0 or verdicts[False][1] == 0 else 0
     control = attack(rounds=20, nodes=asked.nodes, answer_seconds=asked.answer_seconds, is_hidden=False)
     print("answers when ready:", control, flush=True)  # noqa: T201
     real = attack(rounds=asked.rounds, runs=asked.runs, nodes=asked.nodes, answer_seconds=asked.answer_seconds)

@@ -1,9 +1,12 @@
 """Small deployments on the in-process Grid: real homes, real apps, real messages."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,3 +180,20 @@ class Federation:
 
 def stage_of(message: Message) -> str:
     return message.metadata.message_type.split(".")[1]
+
+
+@contextlib.contextmanager
+def held_for(home: NodeHome, seconds: float) -> Iterator[None]:
+    """As an input does that waits for its moment."""
+    is_held = threading.Event()
+
+    def wait_for_its_moment() -> None:
+        with home.alone():
+            is_held.set()
+            time.sleep(seconds)
+
+    waiting = threading.Thread(target=wait_for_its_moment)
+    waiting.start()
+    is_held.wait()
+    yield
+    waiting.join()

@@ -1,9 +1,11 @@
 """The front door: modules and arrays, errors that stay at home, nodes that nobody enrolled."""
 
 import builtins
+import contextlib
 import importlib
 import secrets
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import Standing, pack, unpack
 from gdpfed.secure.primitives import signing_public
-from tests.flower.federations import FIRST_NODE, Federation, number_in, stage_of
+from tests.flower.federations import FIRST_NODE, Federation, held_for, number_in, stage_of
 from tests.flower.in_process_grid import InProcessGrid, Late, LocalNode
 
 pytestmark = pytest.mark.training
@@ -121,6 +123,30 @@ def test_arrays_and_modules_train(tmp_path: Path) -> None:
     app = client_app(model=model, data=number_in, train=lambda parts, data, _: [part + data for part in parts])
     assert served(federation, model, app) == ["array0", "array1"]
     assert not any(federation.node_log(number) for number in federation.numbers)
+
+
+def test_whatever_comes_waits(tmp_path: Path) -> None:
+    """For an input that waits for its moment; also what Flower refuses before it comes to us."""
+    federation = Federation(tmp_path, sizes=(1, 1), epsilons=(1.0, 4.0))
+    assert federation.app is not None
+    config = {"gdpfed-home": str(federation.node_path(0))}
+    context = Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
+    InProcessGrid({})
+    for kind, content, expected in (
+        ("train.keys", RecordDict(), ""),
+        ("train.input", record_of(b"nonsense"), ""),
+        ("train.unknown", RecordDict(), "No train function"),
+        ("evaluate", RecordDict(), "No evaluate function"),
+        ("train.not-a-name", RecordDict(), "Invalid message type"),
+    ):
+        message = Message(RecordDict(), 1, "train")
+        message.content = content
+        message.metadata.__dict__["_message_type"] = kind
+        with held_for(federation.node(0), 0.1):
+            started = time.monotonic()
+            with pytest.raises(ValueError, match=expected) if expected else contextlib.nullcontext():
+                assert packet_in(federation.app(message, context)) == b""
+            assert time.monotonic() - started > 0.08
 
 
 def test_a_node_says_nothing_of_errors(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from flwr.app import Context, Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdpfed.errors import PrivacyError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.apps import client_app
-from gdpfed.flower.node.answers import Node
-from gdpfed.flower.node.coin import alone
+from gdpfed.flower.node import answers, coin
+from gdpfed.flower.node.answers import Node, Trainer
 from gdpfed.flower.node.node_home import NodeHome, make_node_home, pin
 from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
@@ -32,11 +32,25 @@ from gdpfed.flower.shared.wire import STAGES, pack, unpack
 from gdpfed.planning.people import assign
 from gdpfed.secure.session import Session
 from gdpfed.training.sampling import asked_clients, public_orders
-from tests.flower.federations import DELTA, MODEL, NUM_PARAMS, Federation, number_in, stage_of, train
+from tests.flower.federations import (
+    DELTA,
+    FIRST_NODE,
+    MODEL,
+    NUM_PARAMS,
+    Federation,
+    held_for,
+    number_in,
+    stage_of,
+    train,
+)
 
 pytestmark = pytest.mark.training
 
 VICTIM = 1
+
+
+class Enough(Exception):  # noqa: N818 - no error
+    """The rest of a run is not needed."""
 
 
 def federation_of(path: Path, **more: Any) -> Federation:
@@ -78,7 +92,7 @@ def test_nothing_is_pinned_by_the_server(tmp_path: Path) -> None:
     assert "no enrolment is pinned: pin the one" in federation.node_log(VICTIM)
 
 
-def lower_budget(home: NodeHome, **changes: float) -> None:
+def lower_budget(home: NodeHome, **changes: float | str) -> None:
     text = (home.path / "budget.toml").read_text()
     lines = [line for line in text.splitlines() if line.split(" = ")[0] not in changes]
     (home.path / "budget.toml").write_text("\n".join([*lines, *(f"{k} = {v}" for k, v in changes.items())]) + "\n")
@@ -183,24 +197,42 @@ def test_a_refused_message_ends_no_session(tmp_path: Path) -> None:
     assert set(map(tuple, federation.states().values())) == {("published",)}
 
 
-def test_a_new_session_ends_a_training_that_takes_too_long(tmp_path: Path) -> None:
-    """The server gave up and asks for keys again while the node still trains: the old input never leaves."""
+def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) -> None:
+    """The server gave up and asks for keys again while the node still trains: they come when the training has ended."""
     federation = federation_of(tmp_path)
-    later: dict[str, bytes] = {}
+    sent: dict[str, bytes] = {}
+    happened: list[str] = []
+
+    def again() -> None:
+        terms, encoded, witness = unpack(sent["keys"], stage="keys", num_parts=3)
+        session = Session.decoded(encoded)
+        packet = pack("keys", terms, replace(session, attempt=session.attempt + 1).encoded(), witness)
+        assert node_of(federation).answer("keys", packet)
+        happened.append("keys")
 
     def slow(model: Any, data: int, context: Context) -> Any:
-        if data == VICTIM and not later:
-            with OwnLedger(federation.node(VICTIM)) as ledger:
-                (run,) = ledger.runs.values()
-                later["begun"] = b"x"
-                ledger.begin(run, (run.last[0], run.last[1] + 1))
-            SavedSessions(federation.node(VICTIM).sessions).forget()
+        if data == VICTIM and not asking:
+            asking.append(threading.Thread(target=again))
+            asking[0].start()
+            time.sleep(0.2)
+            happened.append("trained")
         return train(model, data, context)
 
+    def deliver(client: int, message: Message) -> bool:
+        if client == VICTIM:
+            sent[stage_of(message)] = packet_in(message)
+            if stage_of(message) == "agree":
+                asking[0].join()
+                raise Enough
+        return True
+
+    asking: list[threading.Thread] = []
     federation.app = client_app(model=MODEL, data=number_in, train=slow)
-    federation.serve()
-    assert later
-    only_the_victim_complains(federation, "expected the session that this node's ledger has as its last")
+    with pytest.raises(Enough):
+        federation.serve(federation.grid(deliver=deliver))
+    assert happened == ["trained", "keys"]
+    assert not node_of(federation).answer("agree", sent["agree"])
+    assert "no session waits for stage 'agree'" in federation.node_log(VICTIM)
 
 
 def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
@@ -346,15 +378,40 @@ def node_of(federation: Federation, number: int = VICTIM) -> Node:
 def test_a_rotation_needs_its_moment(tmp_path: Path) -> None:
     """A server that leaves the moment out would make every node train at every ask, and answer when it is ready."""
     federation = Federation(tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
-    run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
-    for terms, is_answered in ((run.terms, True), (replace(run.terms, answer_seconds=None), False)):
-        session = Session(
-            plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
-        )
-        packet = pack("keys", terms.signed(run.identity), session.encoded(), b"")
-        number = VICTIM if is_answered else VICTIM + 1
-        assert bool(node_of(federation, number).answer("keys", packet)) is is_answered
+    assert node_of(federation).answer("keys", keys_for(federation))
+    other = federation.node(VICTIM + 1)
+    assert not node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=None))
     assert "expected a fixed moment of answering" in federation.node_log(VICTIM + 1)
+    lower_budget(other, answer_seconds=0.5)
+    assert not node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=0.49))
+    assert "this node's owner asks for 0.5 at least" in federation.node_log(VICTIM + 1)
+    assert node_of(federation, VICTIM + 1).answer("keys", keys_for(federation, answer_seconds=0.5))
+
+
+def keys_for(federation: Federation, **changes: Any) -> bytes:
+    """Keys as the server asks for them in the first round, on terms of its choice."""
+    run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
+    terms = replace(run.terms, **changes)
+    session = Session(
+        plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
+    )
+    return pack("keys", terms.signed(run.identity), session.encoded(), b"")
+
+
+def test_a_weaker_promise_is_refused(tmp_path: Path) -> None:
+    """A server that announced a promise against itself, and sends a plan without it."""
+    poisson = Federation(tmp_path / "poisson", sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2)
+    rotation = Federation(tmp_path / "rotation", sizes=(3, 3), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
+    for federation, number in ((poisson, 0), (rotation, VICTIM)):
+        assert bool(node_of(federation, number).answer("keys", keys_for(federation)))
+    for federation, number in ((poisson, VICTIM), (rotation, VICTIM + 1)):
+        lower_budget(federation.node(number), against='"server"')
+        assert bool(node_of(federation, number).answer("keys", keys_for(federation))) is (federation is rotation)
+    assert "one that holds against the server: against in budget.toml" in poisson.node_log(VICTIM)
+    with OwnLedger(poisson.node(VICTIM)) as ledger:
+        assert not ledger.runs
+    with pytest.raises(InputError, match="against"):
+        make_node_home(tmp_path / "other", epsilon=1.0, delta=DELTA, against="nobody")  # type: ignore[arg-type]
 
 
 def test_rosters_hold_those_whose_turn_it_is(tmp_path: Path) -> None:
@@ -376,21 +433,134 @@ def test_rosters_hold_those_whose_turn_it_is(tmp_path: Path) -> None:
 
 
 def test_nobody_is_answered_meanwhile(tmp_path: Path) -> None:
+    """Neither what is right, nor nonsense, nor an input: how fast it is refused would tell whether a training runs."""
     federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), rounds=2, asks=2, settings=HIDDEN)
-    packet = pack("announce", bytes(32), federation.enrolment.as_json().encode())
-    is_held, started = threading.Event(), time.monotonic()
+    right = pack("announce", bytes(32), federation.enrolment.as_json().encode())
+    probes = [("announce", right), *((stage, b"x" * 400) for stage in (*STAGES, "unknown"))]
+    for stage, packet in probes:
+        started = time.monotonic()
+        with held_for(federation.node(VICTIM), 0.1):
+            assert bool(node_of(federation).answer(stage, packet)) is (packet == right)
+            assert time.monotonic() - started >= 0.1
 
-    def wait_for_its_moment() -> None:
-        with alone(federation.node(VICTIM).path / "identity.key"):
-            is_held.set()
-            time.sleep(0.5)
 
-    waiting = threading.Thread(target=wait_for_its_moment)
-    waiting.start()
-    is_held.wait()
-    assert node_of(federation).answer("announce", packet)
-    assert time.monotonic() - started >= 0.5
-    waiting.join()
+def test_every_answer_is_made_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its first step to its last: one that had let go of the lock would go on beside a training."""
+    federation = Federation(tmp_path, sizes=(2, 2), epsilons=(1.0, 4.0), rounds=1, asks=1, settings=HIDDEN)
+    held: list[tuple[str, bool]] = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            stage = more.get("stage", args[0])
+            held.append((stage, any(path.name == "identity.key" for _, path in coin._held)))
+            return function(*args, **more)
+
+        return call
+
+    monkeypatch.setattr(answers, "pack", watched(pack))
+    monkeypatch.setattr(answers, "unpack", watched(unpack))
+    federation.serve()
+    assert {stage for stage, _ in held} == set(STAGES)
+    assert all(is_held for _, is_held in held)
+
+
+def trying_inputs(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, after_the_coin: Callable[[NodeHome], None], train: Trainer
+) -> tuple[list[bytes], list[float], int]:
+    """The victim's input, sent three times: answers, their seconds, and the number of tosses; all of them yes."""
+    tosses: list[float] = []
+    found: list[bytes] = []
+    seconds: list[float] = []
+    home = federation.node(VICTIM)
+
+    def toss(rate: float) -> bool:
+        tosses.append(rate)
+        after_the_coin(home)
+        return True
+
+    def deliver(client: int, message: Message) -> bool:
+        if client == VICTIM and stage_of(message) == "input" and not found:
+            monkeypatch.setattr(answers, "toss", toss)
+            for _ in range(3):
+                node = Node(home, node_id=FIRST_NODE + VICTIM, num_params=NUM_PARAMS, train=train)
+                started = time.monotonic()
+                found.append(node.answer("input", packet_in(message)))
+                seconds.append(time.monotonic() - started)
+            raise Enough
+        return True
+
+    with pytest.raises(Enough):
+        federation.serve(federation.grid(deliver=deliver))
+    return found, seconds, len(tosses)
+
+
+def hold_the_ledger(home: NodeHome) -> None:
+    """For longer than the answer takes: as the owner does who looks at it."""
+
+    def hold() -> None:
+        with OwnLedger(home):
+            time.sleep(0.4)
+
+    threading.Thread(target=hold).start()
+
+
+def take_the_disk_away(home: NodeHome) -> None:
+    home.path.rename(home.path.with_name("gone"))
+
+
+AFTER_THE_COIN: dict[str, Callable[[NodeHome], None]] = {
+    "nothing": lambda _: None,
+    "ledger": hold_the_ledger,
+    "disk": take_the_disk_away,
+}
+
+
+@pytest.mark.parametrize("happens", AFTER_THE_COIN)
+def test_an_ask_has_one_coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happens: str) -> None:
+    """The same input again, after whatever went wrong behind the coin: no answer, and no other coin."""
+    federation = Federation(
+        tmp_path, sizes=(3, 3), epsilons=(1.0, 4.0), rounds=1, asks=1, test_seed=None, settings=HIDDEN
+    )
+    found, seconds, tosses = trying_inputs(
+        federation, monkeypatch, AFTER_THE_COIN[happens], lambda vector, _: vector + 1
+    )
+    assert tosses == 1
+    assert [bool(answer) for answer in found] == [True, False, False]
+    assert 0.25 <= seconds[0] < 0.9
+
+
+def test_errors_after_the_coin_look_like_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory for the update, or none for what is made of it; a training that is late, or broken: one length, one
+    moment, and not a word."""
+    lengths = set()
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    def endless(*_: Any) -> Any:
+        while True:
+            time.sleep(0.001)
+
+    cases: list[tuple[Trainer, bool]] = [
+        (lambda vector, _: vector, False), (no_memory, False), (endless, False), (lambda vector, _: vector, True),
+    ]  # fmt: skip
+    for number, (trainer, is_cramped) in enumerate(cases):
+        federation = Federation(
+            tmp_path / str(number), sizes=(3, 3), epsilons=(1.0, 4.0), rounds=1, asks=1, test_seed=None, settings=HIDDEN
+        )
+
+        def after_the_coin(_: NodeHome, *, is_cramped: bool = is_cramped) -> None:
+            if is_cramped:
+                monkeypatch.setattr("gdpfed.secure.client.encode", no_memory)
+
+        with monkeypatch.context() as patched:
+            found, seconds, _ = trying_inputs(federation, patched, after_the_coin, trainer)
+        monkeypatch.undo()
+        lengths.add(len(found[0]))
+        assert 0.25 <= seconds[0] < 0.9
+        assert [line for line in federation.node_log(VICTIM).splitlines() if "no session waits" not in line] == []
+    assert len(lengths) == 1
+    assert lengths != {0}
 
 
 def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

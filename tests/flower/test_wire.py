@@ -73,6 +73,17 @@ def test_terms_are_signed() -> None:
     assert other.digest != TERMS.digest
 
 
+def test_a_plan_beyond_measure_is_refused() -> None:
+    """Before it is parsed, which would take seconds: by the server that would send it, and by the node that gets it."""
+    large = {**vars(TERMS), "plan": "x" * (1 << 18)}
+    content = Terms(**large).encode()
+    assert Terms.decode(content).plan == large["plan"]
+    with pytest.raises(InputError, match="a plan of up to 262144 characters, got 262145: make fewer groups"):
+        Terms(**{**large, "plan": large["plan"] + "x"})
+    with pytest.raises(InputError, match="a plan of up to 262144 characters"):
+        Terms.decode(content.replace(b"xxx", b"xxxx", 1))
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_mutated_terms_are_refused(data: st.DataObject) -> None:

@@ -69,6 +69,23 @@ def test_an_own_method_is_verified() -> None:
             gdpfed.make_plan(BUDGETS, dataclasses.replace(SETTINGS, method=name))
 
 
+def test_an_own_method_keeps_its_adversary() -> None:
+    """One that ignores `against` is refused; one that follows it is not, nor one without privacy."""
+
+    @gdpfed.method("deaf")
+    def deaf(budgets: gdpfed.Budgets, settings: gdpfed.PlanSettings) -> gdpfed.Plan:
+        return uniform(budgets, dataclasses.replace(settings, against="models", asks=None, trainings=None))
+
+    @gdpfed.method("follows")
+    def follows(budgets: gdpfed.Budgets, settings: gdpfed.PlanSettings) -> gdpfed.Plan:
+        return gdpfed.make_plan(budgets, dataclasses.replace(settings, method="gdpfed"))
+
+    hidden = dataclasses.replace(SETTINGS, against="server", asks=4, trainings=2.0)
+    with pytest.raises(PrivacyError, match="the plan of 'deaf' is refused: expected a rotation"):
+        gdpfed.make_plan(BUDGETS, dataclasses.replace(hidden, method="deaf"))
+    assert gdpfed.make_plan(BUDGETS, dataclasses.replace(hidden, method="follows")).is_rotation
+
+
 def test_a_reference_is_imported_when_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_methods_17.py").write_text(
         "import dataclasses, gdpfed\n"

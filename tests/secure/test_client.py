@@ -419,6 +419,21 @@ def test_a_saved_client_goes_on() -> None:
     assert np.array_equal(stages.reveal(), WORLD.plain_sum([0, 1, 3, 4], 5))
 
 
+def test_masks_do_not_wait_for_the_update() -> None:
+    """The answer is that of one step, whatever was tried before; a second delivery is refused as it was."""
+    update = np.full(WORLD.num_params, 0.01)
+    at_once, in_steps = (Stages.start(WORLD).share() for _ in range(2))
+    answer = at_once.clients[0].mask(at_once.deliveries[0], update)
+    client = in_steps.clients[0]
+    finish = client.masked(in_steps.deliveries[0])
+    assert client.save() == at_once.clients[0].save()
+    zero = finish(None)
+    assert finish(update) == answer != zero
+    assert len(zero) == len(answer)
+    with pytest.raises(PrivacyError, match="masked once"):
+        client.masked(in_steps.deliveries[0])
+
+
 def test_other_states_are_refused() -> None:
     client, other = WORLD.client(0), WORLD.client(1)
     before = dict(vars(client))

@@ -197,6 +197,9 @@ def node(
         float, Option(help="Refuse runs whose noise is sized for a smaller colluding fraction.")
     ] = COLLUDING_FRACTION,
     complete_up_to: Annotated[int, options.option(DeploymentSettings, "complete_up_to")] = COMPLETE_UP_TO,
+    against: Annotated[
+        str, Option(help="'models', or 'server': refuse runs whose promise does not hold against the server.")
+    ] = "models",
     superlink: Annotated[str, Option(help="HOST:PORT of the operator's SuperLink, to be printed.")] = f"HOST:{_PORT}",
     as_json: options.Json = False,
 ) -> None:
@@ -216,6 +219,7 @@ def node(
             epsilon_server=epsilon_server,
             colluding_fraction=colluders,
             complete_up_to=complete_up_to,
+            against=cast(Against, against),
         )
         public = make_node_key(home)
         write_whole(path, announcement.encode())

@@ -184,6 +184,7 @@ def _against_both(plan: Plan) -> list[str]:
         "neighbours: one client's updates replaced by zero; not hidden: being enrolled, and when one is asked",
         f"each client is asked {plan.num_releases} times in {plan.num_rounds} rounds (asked: a round), tosses a secret "
         f"coin each time, and trains {plan.trainings:.3g} times on average (cohort: a round)",
+        *([] if plan.bands is None else [f"noise is correlated over {plan.bands} rounds: for simulations only"]),
     ]
 
 
@@ -261,8 +262,11 @@ def print_comparison(title: str, plans: Sequence[Plan]) -> None:
         "coins %" if has_rotations else "rates %": by_group(lambda _, group: f"{100 * group.sampling_rate:.2f}"),
         "noise x": by_group(lambda _, group: f"{group.noise_multiplier:.3f}"),
     }
+    # Each plan's own: of one that is no rotation the server learns more than others do.
     one_epsilon: dict[str, Callable[[Plan], str]] = {
-        "eps, both": by_group(lambda _, group: rounded_up(group.epsilon_release, 3))
+        "eps, both": by_group(
+            lambda plan, group: rounded_up(group.epsilon_release if plan.is_rotation else group.epsilon_server, 3)
+        )
     }
     two_epsilons: dict[str, Callable[[Plan], str]] = {
         "eps release": by_group(lambda _, group: rounded_up(group.epsilon_release, 3)),

@@ -14,12 +14,14 @@ Guarantees (tests of the same name):
   arrays_and_modules_train       scikit-learn's or JAX's arrays as well as PyTorch's modules.
   a_node_says_nothing_of_errors  what goes wrong on a node stands in its own log.
   the_server_cannot_choose_a_home   a node's home is its owner's choice alone; without one it answers nothing.
+  whatever_comes_waits           for an input that waits for its moment: without a packet, or of an unknown type, too.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,14 @@ def _node_home(context: Context) -> NodeHome:
 def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[Any, Any, Context], Any]) -> ClientApp:
     """A ClientApp that takes part in secure, private rounds with a user's training function."""
     app = ClientApp()
+
+    @app.lifespan()
+    def alone(context: Context) -> Iterator[None]:
+        """Around all that Flower calls, also what it refuses by itself: see `answers`."""
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(GdpfedError, OSError):
+                held.enter_context(_node_home(context).alone())
+            yield
 
     def asked(home: NodeHome, stage: str, message: Message, context: Context) -> bytes:
         built = _built(model, context)

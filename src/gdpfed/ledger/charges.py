@@ -7,7 +7,7 @@ Place: in the ledger's state. There is a charge for each run, round, attempt and
 
 Charged is durable before anything is released or unmasked. There is no way back from it: whoever stops between charge
 and release has spent the round, because nobody can know what left the process. Trying again is another attempt, with
-fresh noise and its own charge.
+its own charge; in a deployment with fresh noise, too, in a simulation with the seed's.
 
 Guarantees (tests of the same name):
   charged_is_never_taken_back      a charged or published attempt cannot be aborted, nor charged again.

@@ -7,9 +7,11 @@ Place: beside `methods.py`, which looks here for names that it does not know. Th
     --method package.module:function        on the command line, or in a file: imported when a plan is made
 
 Whatever a method chooses, its plan is verified: it can be worse than others, but it cannot break a budget unnoticed.
+Nor can it leave the server out of a promise that was asked for.
 
 Guarantees (tests of the same name):
   an_own_method_is_verified        a plan that overspends, or is for other clients, is refused.
+  an_own_method_keeps_its_adversary   against the server a plan that is no rotation is refused.
   a_name_is_taken_once             no own method stands in the place of another, or of the library's.
 """
 
@@ -19,7 +21,7 @@ from importlib import metadata
 from typing import TypeVar
 
 from gdpfed.config import called, imported, is_reference
-from gdpfed.errors import GdpfedError, InputError
+from gdpfed.errors import GdpfedError, InputError, PrivacyError
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import PlanSettings
@@ -77,6 +79,11 @@ def planned_by(function: OwnMethod, budgets: Budgets, settings: PlanSettings) ->
     try:
         plan.verify()
         assign(plan, budgets)
+        if settings.against == "server" and plan.is_private and not plan.is_rotation:
+            raise PrivacyError(
+                "expected a rotation, whose promise holds against the server, got a plan with Poisson sampling: let "
+                "the method follow settings.against, or plan against models"
+            )
     except GdpfedError as error:
         raise type(error)(f"the plan of {settings.method!r} is refused: {error}") from None
     return plan

@@ -43,7 +43,7 @@ _SHOWN_IN_JSON = (
     "adjacency", "sampling", "accountant", "accountant_version", "num_clients", "num_rounds", "participation",
     "expected_cohort", "clip_norm", "normalised", "release", "grouping", "server_learning_rate", "adaptive_step",
     "averaging", "max_participations", "clients_per_person", "person_epsilon", "asks", "trainings", "min_roster",
-    "adversary", "step_size", "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
+    "bands", "adversary", "step_size", "signal_to_noise", "noise_at_equal_step", "paper_noise_magnitude", "mean_waste",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from the server and returns those that go back. A message that is refused change
     1 keys      advertise()                 two fresh public keys, signed with the session
     2 shares    share(roster)               checks the roster; seals shares of its two secrets for its neighbours
     3 input     mask(delivery, update)      clip, encode, noise, masks; confirms to each neighbour who shared
+                masked(delivery)(update)    the same in two steps: only the last one knows the update
     4 unmask    agree(survivors)            signs the set of survivors, once, if they all masked with the same sharers
                 reveal(agreements)          when a quorum has signed the same set: one share for each peer
 
@@ -32,11 +33,13 @@ Guarantees (tests of the same name):
   refuses_a_threshold_of_half            or any other number that does not follow from the cohort.
   refusal_changes_nothing                after every refused message the right one is answered as if nothing had been.
   reveals_exactly_one_secret             of every peer.
+  masks_do_not_wait_for_the_update       in two steps or in one, the input and the client's state are the same.
   a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
 """
 
 import hashlib
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -183,14 +186,17 @@ class SecureClient:
 
     # 3 input
 
-    def check_delivery(self, content: bytes) -> None:
-        """Raises PrivacyError unless `mask` would accept this delivery; changes nothing."""
-        self._opened(content)
-
     def mask(self, content: bytes, update: Any) -> bytes:
         """The update, clipped, on the grid, with this client's share of the noise, masked, in answer to a delivery.
 
         Whatever the update is, this answers; what cannot be used counts as zero.
+        """
+        return self.masked(content)(update)
+
+    def masked(self, content: bytes) -> Callable[[Any], bytes]:
+        """All of `mask` but the update: noise, masks and the client's state are done, and the update only added.
+
+        Of what the function returns one answer may leave: two would show by how much their updates differ.
         """
         joined, secrets, masked_with = self._opened(content)
         share = noise_share(
@@ -199,15 +205,20 @@ class SecureClient:
             tolerance=self._tolerance,
             num_params=self._planned.num_params,
         )
-        values = encode(update, self._planned.encoding(self._group))
-        values += discrete_gaussian(len(values), variance=share.variance, stream=self._randomness.stream("noise"))
-        masked = values.astype(np.uint32)
-        self._add_masks(masked, joined.roster, secrets, masked_with.sharers)
+        encoding = self._planned.encoding(self._group)
+        noise = self._randomness.stream("noise")
+        values = discrete_gaussian(encoding.num_params, variance=share.variance, stream=noise).astype(np.uint32)
+        self._add_masks(values, joined.roster, secrets, masked_with.sharers)
         confirmed = self._confirmations(joined, masked_with.sharers)
         # What is no longer needed cannot leak.
         self._state = replace(self._state, masked=masked_with, secrets=None)
         digest = joined.roster.digest
-        return messages.MaskedInput(roster=digest, client=self._client, confirmed=confirmed, values=masked).encode()
+
+        def with_update(update: Any) -> bytes:
+            added = values + encode(update, encoding).astype(np.uint32)
+            return messages.MaskedInput(roster=digest, client=self._client, confirmed=confirmed, values=added).encode()
+
+        return with_update
 
     def _expect_roster(self, digest: bytes) -> Joined:
         joined = self._state.joined

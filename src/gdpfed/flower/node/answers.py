@@ -10,9 +10,11 @@ signed; the whole plan, after all runs that it ever joined, keeps its budget; th
 answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
 input is charged, durably.
 
-In a rotation a node is asked in turn, as the public order says, and answers no other round. Before its input it tosses
-a coin (`coin.py`) in memory: it trains, or sends zero. Either way the answer leaves at the same moment after the
-message came, with the same length, the same rows in its ledger and the same files; no log has a word of it.
+In a rotation a node is asked in turn, as the public order says, and answers no other round. When its input is charged
+and masked, and the session's state is gone, it tosses a coin (`coin.py`) in memory: it trains, or sends zero. Nothing
+after the coin touches the disk or can be refused. The answer leaves at the same moment after the coin, with the same
+length, the same rows in its ledger and the same files; no log has a word of it. One message is answered at a time,
+whatever it is: how fast another is answered would tell whether a training runs.
 
 Training cannot fail in a way that others see: an error, a wrong shape or NaNs count as an update of zero, with noise.
 
@@ -24,8 +26,12 @@ Guarantees (tests of the same name):
   a_restored_node_notices                  that it once was further, if the server shows what it signed.
   only_its_turn_is_answered                in a rotation: another round's message is refused, and so are rosters with
                                            others than those whose turn it is, or with too few of them.
-  a_rotation_needs_its_moment              terms without a fixed moment of answering are refused.
-  nobody_is_answered_meanwhile             while an input waits for its moment, other messages wait too.
+  a_rotation_needs_its_moment              terms without a fixed moment of answering are refused, or with one that is
+                                           sooner than the owner asks for.
+  a_weaker_promise_is_refused              by a node whose owner asks for one against the server.
+  nobody_is_answered_meanwhile             while an input waits for its moment all other messages wait, nonsense too.
+  an_ask_has_one_coin                      whatever happens after it was tossed, there is no other for this session.
+  errors_after_the_coin_look_like_zero     at the same moment, with the same length.
   a_coin_leaves_no_trace                   in answers, ledgers, sessions or logs; the moment of answering is the same.
   nothing_is_pinned_by_the_server          a node without a whole pin answers nothing, whatever is pinned of it.
 """
@@ -34,7 +40,6 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -42,7 +47,7 @@ from numpy.typing import NDArray
 
 from gdpfed import streams
 from gdpfed.errors import GdpfedError, InputError, PrivacyError
-from gdpfed.flower.node.coin import alone, hidden_update, next_moment, sleep_until, toss
+from gdpfed.flower.node.coin import hidden_update, next_moment, sleep_until, toss
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.node.own_ledger import JoinedRun, OwnLedger
 from gdpfed.flower.node.saved_session import Saved, SavedSessions
@@ -87,13 +92,10 @@ class Node:
         """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
         answers = {"announce": self._announce, "keys": self._keys, "input": self._input}
         try:
-            if stage not in STAGES:
-                raise InputError("expected a known stage, got another")
-            if stage != "input":
-                # Nobody is answered while an input waits for its moment: how fast would tell whether a training runs.
-                with alone(self._home.path / "identity.key"):
-                    pass
-            return answers[stage](content) if stage in answers else self._step(stage, content)
+            with self._home.alone():
+                if stage not in STAGES:
+                    raise InputError("expected a known stage, got another")
+                return answers[stage](content) if stage in answers else self._step(stage, content)
         except GdpfedError as error:
             self._home.log(f"refused {stage}: {error}")
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
@@ -156,13 +158,24 @@ class Node:
 
     def _check_terms(self, terms: Terms, session: Session) -> None:
         # The plan is verified when the run is joined; what kind it is, is read each time.
-        if (terms.answer_seconds is None) == terms.verified_plan(is_known=True).is_rotation:
+        is_rotation = terms.verified_plan(is_known=True).is_rotation
+        if (terms.answer_seconds is None) == is_rotation:
             raise PrivacyError("expected a fixed moment of answering (answer_seconds) in a rotation, and only there")
+        budget = self._home.budget
+        if budget.against == "server" and not is_rotation:
+            raise PrivacyError(
+                "the plan holds against models only, this node's owner asks for one that holds against the server: "
+                "against in budget.toml"
+            )
+        if is_rotation and _answer_seconds(terms) < budget.answer_seconds:
+            raise PrivacyError(
+                f"answers after {terms.answer_seconds:g} s, this node's owner asks for {budget.answer_seconds:g} at "
+                f"least: answer_seconds in budget.toml"
+            )
         if terms.enrolment != self._enrolment.digest:
             raise PrivacyError("the terms name another enrolment than the pinned one: ask the operator, then pin it")
         if terms.num_params != self._num_params:
             raise PrivacyError(f"expected a model of {self._num_params} parameters, the terms say {terms.num_params}")
-        budget = self._home.budget
         check_test_mode(terms.test_seed, is_allowed=budget.allow_test_mode)
         stated, asked = terms.colluding_fraction, budget.colluding_fraction
         if stated < asked:
@@ -273,51 +286,38 @@ class Node:
     # 3 input
 
     def _input(self, content: bytes) -> bytes:
-        asked_at = time.monotonic()
         digest, delivery, model = unpack(content, stage="input", num_parts=3)
         with self._sessions.claimed(digest, "input") as saved:
             session = _session(saved.session)
             if hashlib.sha256(model).digest() != session.model_hash or len(model) != 4 * self._num_params:
                 raise PrivacyError("the model is not the one that all clients of this session agreed on")
             parameters = np.frombuffer(model, dtype="<f4").astype(np.float32)
-            terms = Terms.opened(saved.terms, server=self._enrolment.server)
             with OwnLedger(self._home) as ledger:
                 client, session, run = self._loaded(saved, ledger)
-            # Before a coin is tossed, or anything trained: a delivery that is refused must not be tried with others.
-            client.check_delivery(delivery)
-            with alone(self._home.path / "identity.key") if run.is_rotation else nullcontext():
-                moment = asked_at
-                if run.is_rotation:
-                    moment += _answer_seconds(terms)
-                    ready_at = asked_at + 0.75 * _answer_seconds(terms)
-                    update = self._hidden_update(parameters, terms, session, run, ready_at=ready_at)
-                else:
-                    update = self._update(parameters, session.round_number)
-                masked = self._masked(saved, delivery, update)
-                sleep_until(next_moment(moment, every=terms.answer_seconds))
-            return pack("input", masked)
+                # This node's share of the noise, and masks: clips, encodes and adds the update when it is there.
+                masked = client.masked(delivery)
+                ledger.send(run, _position(session), self._home.budget)
+                self._keep(session, "agree", saved.terms, client)
+            terms = Terms.opened(saved.terms, server=self._enrolment.server)
+        # Charged, masked, and the state is gone: from here on nothing is refused or given back.
 
-    def _masked(self, saved: Saved, delivery: bytes, update: NDArray[Any]) -> bytes:
-        with OwnLedger(self._home) as ledger:
-            client, session, run = self._loaded(saved, ledger)
-            # Clips, encodes, adds this node's share of the noise, and masks.
-            masked = client.mask(delivery, update)
-            ledger.send(run, _position(session), self._home.budget)
-            self._keep(session, "agree", saved.terms, client)
-        return masked
+        def trained(*, is_logged: bool) -> bytes:
+            return pack("input", masked(self._update(parameters, session.round_number, is_logged=is_logged)))
 
-    def _hidden_update(
-        self, parameters: Vector, terms: Terms, session: Session, run: JoinedRun, *, ready_at: float
-    ) -> NDArray[Any]:
-        """An update or zero, by the toss of a coin; handed over at ``ready_at``."""
-        rate = run.event.sampling_rate
-        says_yes = toss(rate) if terms.test_seed is None else self._test_coin(terms, session, rate)
-        return hidden_update(
-            functools.partial(self._update, parameters, session.round_number, is_logged=False),
-            says_yes=says_yes,
-            nothing=np.zeros(len(parameters), dtype=np.float64),
-            ready_at=ready_at,
+        if not run.is_rotation:
+            return trained(is_logged=True)
+        nothing = pack("input", masked(np.zeros(len(parameters))))
+        seconds, rate = _answer_seconds(terms), run.event.sampling_rate
+        # All that was done so far is the same for everybody.
+        begun = time.monotonic()
+        answer = hidden_update(
+            functools.partial(trained, is_logged=False),
+            says_yes=toss(rate) if terms.test_seed is None else self._test_coin(terms, session, rate),
+            nothing=nothing,
+            ready_at=begun + 0.75 * seconds,
         )
+        sleep_until(next_moment(begun + seconds, every=seconds))
+        return answer
 
     def _test_coin(self, terms: Terms, session: Session, rate: float) -> bool:
         """The simulator's."""

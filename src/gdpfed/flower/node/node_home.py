@@ -3,7 +3,7 @@
 Place: on a client's machine. The ClientApp is told where it is, by the owner; everything that decides comes from here.
 
     identity.key     0600
-    budget.toml      epsilon, delta: what the owner allows
+    budget.toml      epsilon, delta, against: what the owner allows
     server.pub       pinned, as is the enrolment: another one needs the owner's word
     enrolment.json   and enrolment.sha256
     spend.db         the node's own ledger, in the files of gdpfed.ledger
@@ -16,14 +16,18 @@ Guarantees (tests of the same name):
 """
 
 import contextlib
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
+from gdpfed.flower.node.coin import alone
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json
 from gdpfed.flower.shared.home_files import Home, read_content, read_settings
+from gdpfed.planning.settings import Against
 from gdpfed.privacy.accountant import check_delta
 from gdpfed.privacy.calibrate import check_epsilon
 from gdpfed.secure.defaults import COLLUDING_FRACTION, COMPLETE_UP_TO
@@ -49,7 +53,9 @@ class NodeBudget:
     server learns from all that this node ever sends it, at the same delta; without it, `server_allowance` does: the
     server writes the plan, so the plan alone is no bound. ``colluding_fraction``: at least so much of each cohort must
     be able to tell the server its noise without harm. ``complete_up_to``: in cohorts of up to so many clients everyone
-    must be everyone's neighbour. ``allow_test_mode``: predictable noise, for tests, never with real data.
+    must be everyone's neighbour. ``against`` "server": only rotations are joined, whose promise holds against the
+    server. ``answer_seconds``: a rotation must give at least so long for training and waiting. ``allow_test_mode``:
+    predictable noise, for tests, never with real data.
     """
 
     name: str
@@ -58,9 +64,15 @@ class NodeBudget:
     epsilon_server: float | None = None
     colluding_fraction: float = COLLUDING_FRACTION
     complete_up_to: int = COMPLETE_UP_TO
+    against: Against = "models"
+    answer_seconds: float = 0.0
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
+        if self.against not in get_args(Against):
+            raise InputError(f"expected against 'models' or 'server', got {self.against!r}")
+        if not 0 <= self.answer_seconds < math.inf:
+            raise InputError(f"expected answer_seconds of at least 0 in budget.toml, got {self.answer_seconds:g}")
         Tolerance(colluding_fraction=self.colluding_fraction, complete_up_to=self.complete_up_to)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
@@ -123,6 +135,10 @@ class NodeHome(Home):
         except ValueError:
             return b""
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever answers for this node waits until nobody else does."""
+        return alone(self.path / self.key_name)
+
     def log(self, text: str) -> None:
         """Never about data or keys."""
         # A full disk must not turn a refusal into an error message to the server.
@@ -139,6 +155,7 @@ def make_node_home(
     epsilon_server: float | None = None,
     colluding_fraction: float = COLLUDING_FRACTION,
     complete_up_to: int = COMPLETE_UP_TO,
+    against: Against = "models",
     allow_test_mode: bool = False,
 ) -> str:
     """A new node home; returns its announcement, JSON text to send to the operator."""
@@ -150,6 +167,7 @@ def make_node_home(
         epsilon_server=server_allowance(epsilon) if epsilon_server is None else epsilon_server,
         colluding_fraction=colluding_fraction,
         complete_up_to=complete_up_to,
+        against=against,
         allow_test_mode=allow_test_mode,
     )
     home = NodeHome.made(path, budget)

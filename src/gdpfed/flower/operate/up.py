@@ -121,7 +121,12 @@ def _prepared(
     deployment = deployment or DeploymentSettings(answer_seconds=settings.answer_seconds)
     home = make_server_home(folder / "server", settings=deployment)
     announcements = [
-        make_node_home(folder / "nodes" / name, epsilon=settings.epsilon_of(number), delta=settings.delta)
+        make_node_home(
+            folder / "nodes" / name,
+            epsilon=settings.epsilon_of(number),
+            delta=settings.delta,
+            against=settings.against,
+        )
         for number, name in enumerate(names)
     ]
     enrolment = enrol(home.path, announcements)

@@ -6,6 +6,7 @@ so that every key and every signature of the protocol covers the plan, the toler
 Guarantees (tests of the same name):
   terms_are_signed            by the pinned server, or refused.
   mutated_terms_are_refused   an InputError or a PrivacyError, never another error.
+  a_plan_beyond_measure_is_refused   before it is parsed: nobody can keep a node busy with one.
 """
 
 import hashlib
@@ -25,6 +26,8 @@ __all__ = ["Terms"]
 
 _FORMAT = 2
 _LARGEST = 1 << 22
+# Several hundred groups.
+_LARGEST_PLAN = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,10 @@ class Terms:
         _ = self.tolerance
         if not (0 < len(self.run) <= 200 and self.run.isprintable()):
             raise InputError("expected a printable name of the run of up to 200 characters")
+        if len(self.plan) > _LARGEST_PLAN:
+            raise InputError(
+                f"expected a plan of up to {_LARGEST_PLAN} characters, got {len(self.plan)}: make fewer groups"
+            )
         if len(self.enrolment) != HASH_BYTES or not 1 <= self.num_params <= LARGEST_MODEL:
             raise InputError("expected the enrolment's digest and the number of parameters")
         if self.test_seed is not None and not 0 <= self.test_seed < 2**63:
