@@ -213,7 +213,7 @@ def node(
     path.write_text(announcement, encoding="utf-8")
     absolute = home.absolute()
     supernode = _command(
-        "flower-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",
+        "gdpfed-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",
         "--auth-supernode-private-key", home / "node.key",
         "--node-config", f'gdpfed-home="{absolute}" data="{absolute / "data.npz"}"',
     )  # fmt: skip
