@@ -2,10 +2,10 @@
 
 python benchmarks/deployment.py [--rounds 3] [--params 100000,1000000] [--fresh]
 
-For each number of parameters one SuperLink and six SuperNodes are started on this machine, with Flower's own executor and
-with ours (warm: forks of one process), and the three contestants run on them one after the other. Nobody trains: what is
-measured is the way of a vector to a sum. Results go to benchmarks/results/deployment.json; what is there already is kept,
-unless --fresh.
+For each number of parameters one SuperLink and six SuperNodes are started on this machine, with Flower's own executor
+and with ours (warm: forks of one process), and the three contestants run on them one after the other. Nobody trains:
+what is measured is the way of a vector to a sum. Results go to benchmarks/results/deployment.json; what is there
+already is kept, unless --fresh.
 
 A round lasts from its first message to the first message of the next (or the end of the run). The app's own share of it
 is its time on a node (its imports, which a node repeats for every message, and its answers; the mean over the nodes for
