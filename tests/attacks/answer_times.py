@@ -355,14 +355,14 @@ class WatchedFlower(LocalFlower):
         return super()._start(name, watched if name == "superlink" else command)
 
 
-def attack_on_flower(folder: Path, *, rounds: int, nodes: int, answer_seconds: float, is_hidden: bool) -> Verdict:
-    """One deployment, in ``folder``, and guesses."""
+def deployed(folder: Path, *, rounds: int, nodes: int, answer_seconds: float, is_hidden: bool) -> Path:
+    """One deployment in a new folder, with what was seen of it."""
     seconds = {f"{stage}_seconds": 120.0 for stage in ("start", "announce", "keys", "shares", "agree", "reveal")}
     federation = up.prepare(
         folder,
         # One group: a coin that differs between nodes would be guessed from who they are.
         up.UpSettings(nodes=nodes, rounds=rounds, method="gdpfed", epsilons=(8.0,)),
-        deployment=DeploymentSettings(answer_seconds=answer_seconds, input_seconds=240.0, **seconds),
+        deployment=DeploymentSettings(answer_seconds=answer_seconds, input_seconds=240.0, poll_seconds=1.0, **seconds),
     )
     coins = folder / "coins"
     coins.mkdir()
@@ -373,15 +373,18 @@ def attack_on_flower(folder: Path, *, rounds: int, nodes: int, answer_seconds: f
         bundle.write(_LONG_TRAINING.format(seconds=0.4 * answer_seconds))
     with WatchedFlower(folder) as deployment:
         up.run(federation, deployment, lambda _: None)
-    return flower_verdict(folder)
+    return folder
 
 
-def flower_verdict(folder: Path) -> Verdict:
-    """From what lies in the folder of a deployment, also of one that has not ended."""
-    coins = dict(path.read_text().split() for path in (folder / "coins").iterdir())
-    answers_of = _answers((folder / "seen.jsonl").read_text().splitlines())
+def flower_verdict(folders: Iterable[Path]) -> Verdict:
+    """From what lies in the folders of deployments, also of those that have not ended."""
+    coins: dict[str, str] = {}
+    seen: list[list[dict[str, Any]]] = []
+    for folder in folders:
+        coins |= dict(path.read_text().split() for path in (folder / "coins").iterdir())
+        seen += _answers((folder / "seen.jsonl").read_text().splitlines()).values()
     rows, labels, lengths = [], [], set()
-    for of_node in answers_of.values():
+    for of_node in seen:
         # A node's own number is in its answers, and takes more bytes or fewer.
         usual = next((answer["length"] for answer in of_node if answer["stage"] == "input"), 0)
         for index, answer in enumerate(of_node):
@@ -431,12 +434,13 @@ def main() -> int:
     common = {"nodes": asked.nodes, "answer_seconds": asked.answer_seconds}
     if asked.flower:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        control = attack_on_flower(asked.flower / "control", rounds=8, is_hidden=False, **common)
+        control = flower_verdict([deployed(asked.flower / "control", rounds=8, is_hidden=False, **common)])
     else:
         control = attack(rounds=20, is_hidden=False, **common)
     print("answers when ready:", control, flush=True)  # noqa: T201
     if asked.flower:
-        real = attack_on_flower(asked.flower / "hidden", rounds=asked.rounds, is_hidden=True, **common)
+        folders = [asked.flower / f"hidden{number}" for number in range(asked.runs)]
+        real = flower_verdict([deployed(folder, rounds=asked.rounds, is_hidden=True, **common) for folder in folders])
         verdicts = {"control": dataclasses.asdict(control), "hidden": dataclasses.asdict(real)}
         RESULTS.write_text(json.dumps({**common, "rounds": asked.rounds, **verdicts}, indent=1) + "\n")
     else:
