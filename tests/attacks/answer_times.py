@@ -3,7 +3,7 @@
     python -m tests.attacks.answer_times [--rounds 100] [--runs 5] [--nodes 6] [--flower FOLDER]
 
 Every node is a process of its own that answers each message by `Node.answer`, over a TCP connection on 127.0.0.1. It is
-warm: Flower starts a process for each message, which takes seconds and varies by more than anything measured here, so
+warm: what a process for each message adds, a fork or a whole start, varies by more than anything measured here, so
 what cannot be seen here cannot be seen through Flower. The server writes down, for every input: when it came, how long
 it was, in which place among the others, and how long the same node took for its next three answers, since a training
 that still runs would slow them down. Half of the answers choose the best of several classifiers; the other half say how

@@ -152,7 +152,7 @@ class Storm:
         folder: Path,
         faults: tuple[Fault, ...],
         *,
-        stage_seconds: float = 45.0,
+        stage_seconds: float = 30.0,
         against: Literal["models", "server"] = "models",
     ) -> None:
         self.folder, self.faults = folder, faults
