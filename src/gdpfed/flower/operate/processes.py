@@ -100,7 +100,7 @@ class KeptProcess:
         for process in keeper.descendants(self.keeper.pid):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-                # A fork has its parent's words, and a name of its own, of at most 15 letters; what has ended has no words.
+                # A fork has its parent's words, and a name of its own, of at most 15 letters; what has ended, no words.
                 name = Path(f"/proc/{process}/comm").read_text().strip() if words[0] else ""
                 if name == program[:15] or any(Path(word).name == program for word in words[:3]):
                     running.append(process)
