@@ -1,7 +1,7 @@
 """A SuperLink and its SuperNodes as processes of this machine, on loopback, with TLS and node authentication.
 
-Place: operations, over certificates.py and keeper.py; up.py, the tests and the benchmark use it. Only Flower's programs
-and their documented options are used, never its internals.
+Place: operations, over certificates.py and keeper.py; up.py, the tests and the benchmark use it. Flower's programs and
+their documented options are used; its SuperNodes are started warm (node/warm.py), unless told otherwise.
 
 Guarantees (tests of the same name):
   nothing_is_left_behind     leaving the ``with`` block, by whatever way, leaves no process and no open port.
