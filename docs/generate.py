@@ -313,9 +313,9 @@ def deployment_table() -> str:
     return (
         f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
         f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client. A round lasts from its first "
-        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it. On "
-        "a node its imports, which are repeated for every message unless the node is warm, and its answers (the mean "
-        "over the nodes, added up over the exchanges); on the server all that passes between its calls to Flower, "
+        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it. "
+        "On a node its imports, which are repeated for every message unless the node is warm, and its answers (the "
+        "mean over the nodes, added up over the exchanges); on the server all that passes between its calls to Flower, "
         "without sleep while answers are awaited. *Slowest node*: the same with the slowest node of each exchange "
         "instead of the mean.\n\n"
         + markdown_table(head, costs)

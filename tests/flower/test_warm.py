@@ -22,10 +22,13 @@ pytest.importorskip("flwr")
 PROGRAMS = """
 import builtins, json, os, random, secrets, signal, subprocess, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 from gdpfed.flower.node import warm
 
 notes = Path(sys.argv[1])
+seeded = []
+sys.modules["torch"] = SimpleNamespace(seed=lambda: seeded.append(os.getpid()))
 
 def note(name, **facts):
     draft = notes / (name + ".new")
@@ -61,7 +64,7 @@ def clientapp():
     found = {name: name in sys.modules for name in ("jinja2", "starts_a_thread")}
     note(
         f"client{number}", found=found, kept=getattr(builtins, "kept", None), arguments=sys.argv[2:],
-        drawn=[random.random(), float(np.random.random()), secrets.token_hex(8)],
+        drawn=[random.random(), float(np.random.random()), secrets.token_hex(8), *seeded],
     )
     builtins.kept = number
     if number == 0:
@@ -144,7 +147,9 @@ def test_nothing_of_a_message_is_kept(running: Running) -> None:
 
 @pytest.mark.processes
 def test_children_draw_fresh_numbers(running: Running) -> None:
+    """Python's, numpy's, the system's; and torch is told to take a seed in each, once."""
     drawn = [client["drawn"] for client in running.clients()]
+    assert {len(numbers) for numbers in drawn} == {4}
     for numbers in zip(*drawn, strict=True):
         assert len(set(numbers)) == len(drawn)
 

@@ -10,11 +10,12 @@ test_warm.py has a test for each assumption. Where one does not hold, Flower's o
 
 The warm process reads no message, no key and no token: it passes on a pipe that only the child reads. It learns the
 names of the installed packages that an app imports, and imports them for the next child; the name is told before the
-message is looked at, so it says nothing of what a node does with it. Python's and numpy's generators, and torch's, get
+message is looked at, so it says nothing of what a node does with it. (An app that means harm can do whatever its
+account may, to later messages too, here as with Flower's own programs.) Python's and numpy's generators, and torch's, get
 fresh seeds in each child; whatever counts for privacy comes from the operating system anyway.
 
 Guarantees (tests of the same name):
-  nothing_of_a_message_is_kept     a child begins as the warm process was before the message before it.
+  nothing_of_a_message_is_kept     a child begins as all others did, but for packages that were imported since.
   children_draw_fresh_numbers      no two children share the state of a generator.
   a_killed_child_is_a_dropout      the SuperNode and the next message's child are not affected.
   nothing_outlives_the_supernode   when the SuperNode ends, or the warm process, by whatever way, nothing is left.
@@ -176,7 +177,7 @@ class _WarmProcess:
             child, status = os.waitpid(-1, os.WNOHANG)
             if not child:
                 return
-            name = self._children.pop(child)
+            name = self._children.pop(child, "")
             if name in LOOPS:
                 self._end(os.waitstatus_to_exitcode(status))
             if name not in PROGRAMS and not status:
@@ -190,7 +191,7 @@ class _WarmProcess:
             os.kill(child, signal.SIGTERM)
         while self._children:
             child, status = os.waitpid(-1, os.WNOHANG)
-            if child and self._children.pop(child) == SUPERNODE and code is None:
+            if child and self._children.pop(child, "") == SUPERNODE and code is None:
                 code = os.waitstatus_to_exitcode(status)
                 self._end(code)
             if time.monotonic() > deadline:
