@@ -9,10 +9,10 @@ child ends with it, as before. This module is all of gdpfed that leans on how Fl
 test_warm.py has a test for each assumption. Where one does not hold, Flower's own programs are started as they are.
 
 The warm process reads no message, no key and no token: it passes on a pipe that only the child reads. It learns the
-names of the installed packages that an app imports, and imports them for the next child; the name is told before the
-message is looked at, so it says nothing of what a node does with it. (An app that means harm can do whatever its
-account may, to later messages too, here as with Flower's own programs.) Python's and numpy's generators, and torch's, get
-fresh seeds in each child; whatever counts for privacy comes from the operating system anyway.
+names of the installed packages that an app imports, and imports them for the next child; the names are told before the
+message is looked at, so they say nothing of what a node does with it. Python's and numpy's generators, and torch's, get
+fresh seeds in each child; whatever counts for privacy comes from the operating system anyway. An app that means harm
+can do whatever its account may, to later messages too, here as with Flower's own programs.
 
 Guarantees (tests of the same name):
   nothing_of_a_message_is_kept     a child begins as all others did, but for packages that were imported since.
