@@ -417,7 +417,9 @@ def answer_times_text() -> str:
         f"{hidden['yes']} answers of nodes that trained and {hidden['no']} of nodes that did not, {is_equal}; the "
         f"best classifier of times on the half that it was not chosen by has an AUC of {hidden['auc']:.3f} (0.5 is "
         f"guessing; its standard error is {_auc_error(hidden):.3f}). Where nodes answer when they are ready, "
-        f"{control['yes']} and {control['no']} answers give {control['auc']:.2f}.\n"
+        f"{control['yes']} and {control['no']} answers give {control['auc']:.2f}. "
+        + ("" if control["auc"] >= 0.9 else "**So this shows nothing yet**: the attack must see those. ")
+        + f"The machine had a load of {record['load']:.0f}.\n"
     )
 
 

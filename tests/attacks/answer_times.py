@@ -442,7 +442,7 @@ def main() -> int:
         folders = [asked.flower / f"hidden{number}" for number in range(asked.runs)]
         real = flower_verdict([deployed(folder, rounds=asked.rounds, is_hidden=True, **common) for folder in folders])
         verdicts = {"control": dataclasses.asdict(control), "hidden": dataclasses.asdict(real)}
-        RESULTS.write_text(json.dumps({**common, "rounds": asked.rounds, **verdicts}, indent=1) + "\n")
+        RESULTS.write_text(json.dumps({**common, "load": os.getloadavg()[0], **verdicts}, indent=1) + "\n")
     else:
         real = attack(rounds=asked.rounds, runs=asked.runs, **common)
     print("answers at a fixed moment:", real, flush=True)  # noqa: T201
