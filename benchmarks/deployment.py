@@ -2,9 +2,10 @@
 
 python benchmarks/deployment.py [--rounds 3] [--params 100000,1000000] [--fresh]
 
-For each number of parameters one SuperLink and six SuperNodes are started on this machine, and the three contestants
-run on them one after the other. Nobody trains: what is measured is the way of a vector to a sum. Results go to
-benchmarks/results/deployment.json; what is there already is kept, unless --fresh.
+For each number of parameters one SuperLink and six SuperNodes are started on this machine, with Flower's own executor
+and with ours (warm: forks of one process), and the three contestants run on them one after the other. Nobody trains:
+what is measured is the way of a vector to a sum. Results go to benchmarks/results/deployment.json; what is there
+already is kept, unless --fresh.
 
 A round lasts from its first message to the first message of the next (or the end of the run). The app's own share of it
 is its time on a node (its imports, which a node repeats for every message, and its answers; the mean over the nodes for
@@ -72,12 +73,10 @@ def main() -> None:
     for num_params in (int(word) for word in asked.params.split(",")):
         if any(row["num_params"] == num_params for row in record["rows"]):
             continue
-        rows = measured(num_params, asked.rounds)
+        rows = [row for is_warm in (True, False) for row in measured(num_params, asked.rounds, is_warm=is_warm)]
         record |= {"cores": os.cpu_count(), "nodes": NODES, "rounds": asked.rounds, "versions": _versions()}
         record["rows"] += rows
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")
-        for row in rows:
-            print(json.dumps(row), flush=True)
 
 
 def _versions() -> str:
@@ -86,17 +85,18 @@ def _versions() -> str:
     return f"flwr {flwr.__version__}, Python {sys.version.split()[0]}"
 
 
-def measured(num_params: int, rounds: int) -> list[dict[str, Any]]:
+def measured(num_params: int, rounds: int, *, is_warm: bool) -> list[dict[str, Any]]:
     """All contestants on the same nodes."""
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-bench-"))
     federation = prepare(
         folder, UpSettings(nodes=NODES, rounds=rounds, method="gdpfed", participation=1.0, against="models")
     )
     rows = []
-    with LocalFlower(folder) as deployment:
+    with LocalFlower(folder, is_warm=is_warm) as deployment:
         start(federation, deployment)
         for name in CONTESTANTS:
-            rows.append(_run(name, num_params, rounds, federation, deployment))
+            rows.append({"is_warm": is_warm, **_run(name, num_params, rounds, federation, deployment)})
+            print(json.dumps(rows[-1]), flush=True)
     shutil.rmtree(folder)
     return rows
 

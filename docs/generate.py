@@ -263,6 +263,7 @@ def faults_table() -> str:
     return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
 
 
+_EXECUTORS = {True: "warm", False: "Flower's"}
 _NAMES = {"fedavg": "Flower FedAvg (no privacy)", "secagg": "Flower SecAgg+ (no noise)", "ours": "gdpfed"}
 
 
@@ -276,6 +277,7 @@ def deployment_table() -> str:
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
+            _EXECUTORS[row["is_warm"]],
             str(row["exchanges"]),
             f"{row['seconds']:.1f}",
             f"{row['seconds'] / row['exchanges']:.1f}",
@@ -286,29 +288,71 @@ def deployment_table() -> str:
         )
         for row in listed
     ]
-    head = ("parameters", "", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share", "slowest node")
+    head = (
+        *("parameters", "", "executor", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share"),
+        "slowest node",
+    )
     times = [
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
+            _EXECUTORS[row["is_warm"]],
             *(f"{row[part]:.2f}" for part in ("import_seconds", "answer_seconds", "server_seconds", "start_seconds")),
             f"{_elsewhere(row):.2f}",
             f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
         )
         for row in listed
     ]
-    parts = ("parameters", "", "imports", "answers", "server", "Flower starts Python", "Flower, rest", "CPU s, message")
+    parts = (
+        *("parameters", "", "executor", "imports", "answers", "server", "a process starts", "Flower, rest"),
+        "CPU s, message",
+    )
+    loads = [row["load"] for row in listed]
     return (
-        f"{record['nodes']} nodes on {record['cores']} cores, {record['versions']}; medians of {record['rounds']} "
-        "rounds; MB for each client. A round lasts from its first message to the first of the next, or to the end of "
-        "the run. **Own share**: what the app itself takes of it. On a node its imports, which are repeated for every "
-        "message, and its answers (the mean over the nodes, added up over the exchanges); on the server all that "
-        "passes between its calls to Flower, without sleep while answers are awaited. *Slowest node*: the same with "
-        "the slowest node of each exchange instead of the mean.\n\n"
+        f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
+        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client. A round lasts from its first "
+        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it. "
+        "On a node its imports, which are repeated for every message unless the node is warm, and its answers (the "
+        "mean over the nodes, added up over the exchanges); on the server all that passes between its calls to Flower, "
+        "without sleep while answers are awaited. *Slowest node*: the same with the slowest node of each exchange "
+        "instead of the mean.\n\n"
         + markdown_table(head, costs)
         + "\nWhere the seconds of a round go, first the app's own, then Flower's; CPU of a node for a message, own of "
         "all:\n\n" + markdown_table(parts, times)
     )
+
+
+def asks_table() -> str:
+    """What a client pays for being asked, as `benchmarks/thousand_nodes.py --asks` and `deployment.py` left it."""
+    simulated, real = _measured("asks.json") or {}, _measured("deployment.json") or {"rows": []}
+    rows = [
+        (
+            f"{found['nodes']:,}, simulated",
+            f"{found['num_params']:,}",
+            asks,
+            f"{found['asks']:,}",
+            f"{int(asks) * found['cpu']:.1f} s",
+            *(f"{int(asks) * found[way] / 1e6:.1f} MB" for way in ("up", "down")),
+            "",
+        )
+        for asks, found in sorted(simulated.items(), key=lambda item: int(item[0]))
+    ]
+    rows += [
+        (
+            f"{real['nodes']}, real and warm",
+            f"{row['num_params']:,}",
+            str(asks),
+            str(real["nodes"]),
+            f"{asks * row['exchanges'] * row['cpu_per_message']:.1f} s",
+            *(f"{asks * row[way] / 1e6:.1f} MB" for way in ("up_bytes", "down_bytes")),
+            f"{asks * row['seconds'] / 60:.0f} min",
+        )
+        for row in real["rows"]
+        for asks in (10, 50)
+        if row["name"] == "ours" and row["is_warm"]
+    ]
+    head = ("nodes", "parameters", "asked", "roster", "client: CPU", "sends", "receives", "passes, without waiting")
+    return markdown_table(head, rows)
 
 
 def _per_cent(share: float) -> str:
@@ -360,6 +404,29 @@ def thousand_text() -> str:
     )
 
 
+def answer_times_text() -> str:
+    """Whether yes and no can be told apart, as `python -m tests.attacks.answer_times --flower` left it."""
+    record = _measured("answer_times.json")
+    if record is None:
+        return "Not measured yet: `python -m tests.attacks.answer_times --flower FOLDER`.\n"
+    hidden, control = record["hidden"], record["control"]
+    is_equal = "all of the same length" if len(hidden["lengths"]) == 1 else "of different lengths"
+    return (
+        f"{hidden['yes']} answers of nodes that trained and {hidden['no']} of nodes that did not, {is_equal}; the "
+        f"best classifier of times on the half that it was not chosen by has an AUC of {hidden['auc']:.3f} (0.5 is "
+        f"guessing; its standard error is {_auc_error(hidden):.3f}). Where nodes answer when they are ready, "
+        f"{control['yes']} and {control['no']} answers give {control['auc']:.2f}. "
+        + ("" if control["auc"] >= 0.9 else "**So this shows nothing yet**: the attack must see those. ")
+        + f"The machine had a load of {record['load']:.0f}.\n"
+    )
+
+
+def _auc_error(verdict: dict[str, Any]) -> float:
+    """Of guessing, on half of the answers."""
+    yes, no = verdict["yes"] / 2, verdict["no"] / 2
+    return float(((yes + no + 1) / (12 * yes * no)) ** 0.5)
+
+
 def filled(page: str, tables: dict[str, str]) -> str:
     """A page that is written by hand, its tables filled in."""
     text = (DOCS / page).read_text(encoding="utf-8")
@@ -405,7 +472,13 @@ def main() -> int:
             "deployment.md",
             filled(
                 "deployment.md",
-                {"faults": faults_table(), "deployment": deployment_table(), "thousand": thousand_text()},
+                {
+                    "faults": faults_table(),
+                    "asks": asks_table(),
+                    "answer times": answer_times_text(),
+                    "deployment": deployment_table(),
+                    "thousand": thousand_text(),
+                },
             ),
         ),
     ):

@@ -1,6 +1,6 @@
 """Kills Flower's real processes, lets nodes lie, and prints whether the invariants held: `make faults`.
 
-python tools/faults.py [--only TEXT] [--record FILE] [--resume]
+python tools/faults.py [--only TEXT ...] [--record FILE] [--resume]
 """
 
 import argparse
@@ -19,16 +19,17 @@ from tests.flower.storm import FAULTS, Outcome, Storm  # noqa: E402 - found by t
 def main() -> int:
     """Runs the faults in one federation; exit code 1 if something did not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="faults whose name has this text")
+    parser.add_argument("--only", nargs="+", default=[""], help="faults whose name has one of these texts")
     parser.add_argument("--record", type=Path, help="write the results here, as JSON")
-    parser.add_argument("--stage-seconds", type=float, default=45.0, help="how long the server waits for answers")
+    parser.add_argument("--stage-seconds", type=float, default=30.0, help="how long the server waits for answers")
     parser.add_argument("--resume", action="store_true", help="only what the record does not have yet")
     parser.add_argument("--against", choices=["models", "server"], default="models", help="the kind of plan")
     asked = parser.parse_args()
     before = json.loads(asked.record.read_text())["outcomes"] if asked.resume and asked.record.is_file() else []
     before = [row for row in before if row["killed"] != "nothing"]
     done = {row["killed"] for row in before}
-    faults = tuple(fault for fault in FAULTS if asked.only in fault.name and fault.name not in done)
+    wanted = [fault for fault in FAULTS if any(text in fault.name for text in asked.only)]
+    faults = tuple(fault for fault in wanted if fault.name not in done)
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-faults-"))
     started = time.time()
     outcomes: list[Outcome] = []

@@ -1,14 +1,18 @@
 """A server that tries to tell from times and lengths which nodes trained: real node processes over loopback sockets.
 
-    python -m tests.attacks.answer_times [--rounds 100] [--runs 5] [--nodes 6]
+    python -m tests.attacks.answer_times [--rounds 100] [--runs 5] [--nodes 6] [--flower FOLDER]
     python -m tests.attacks.answer_times --probes --rounds 8 --answer-seconds 10
 
 Every node is a process of its own that answers each message by `Node.answer`, over a TCP connection on 127.0.0.1. It is
-warm: Flower starts a process for each message, which takes seconds and varies by more than anything measured here, so
+warm: what a process for each message adds, a fork or a whole start, varies by more than anything measured here, so
 what cannot be seen here cannot be seen through Flower. The server writes down, for every input: when it came, how long
 it was, in which place among the others, and how long the same node took for its next three answers, since a training
 that still runs would slow them down. Half of the answers choose the best of several classifiers; the other half say how
 good it is (area under the curve, AUC: 0.5 is guessing). Nodes note their coins, which the classifiers are judged by.
+
+With ``--flower`` the nodes are real SuperNodes before a real SuperLink, and the operator watches from inside the
+SuperLink: when each node took a message and when its answer came, with how many bytes; and two times that the node
+itself states with it, when the answer was made and how long its app ran. The app's bundle notes the coins.
 
 The control takes the fixed moment away: the node answers when it is ready.
 
@@ -19,7 +23,9 @@ before the input's moment.
 """
 
 import argparse
+import dataclasses
 import itertools
+import json
 import multiprocessing
 import os
 import subprocess
@@ -27,7 +33,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -39,6 +45,9 @@ from numpy.typing import NDArray
 
 from gdpfed.flower.node import answers, coin
 from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.operate import up
+from gdpfed.flower.operate.processes import KeptProcess, LocalFlower
+from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.shared.carrier import packet_in, reply
 from gdpfed.flower.shared.wire import pack
 from tests.flower.federations import FIRST_NODE, NUM_PARAMS, Federation, stage_of
@@ -47,6 +56,10 @@ from tests.flower.in_process_grid import InProcessGrid
 __all__ = ["Verdict", "attack", "best_guess"]
 
 FloatArray = NDArray[np.float64]
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "answer_times.json"
+_NAMES = ("time of the input", "length", "next answer", "second next", "third next")
+_STATED = ("stated moment", "stated seconds", "next stated", "second next stated", "third next stated")
 _KEY = b"loopback"
 _STAGES = ("input", "agree", "reveal", "keys")
 
@@ -295,13 +308,12 @@ def _auc(scores: FloatArray, labels: NDArray[np.bool_]) -> float:
     return float((ranks[labels].sum() - yes * (yes + 1) / 2) / (yes * no))
 
 
-def best_guess(features: FloatArray, labels: NDArray[np.bool_]) -> tuple[str, float]:
+def best_guess(features: FloatArray, labels: NDArray[np.bool_], names: Sequence[str] = _NAMES) -> tuple[str, float]:
     """The classifier that does best on every second answer, and its AUC on the others; below 0.5 it is turned round."""
     median = np.median(features, axis=0)
     spread = np.median(np.abs(features - median), axis=0)
     scaled = np.clip((features - median) / np.where(spread > 0, spread, 1.0), -20, 20)
     learn, judge = np.arange(len(labels)) % 2 == 0, np.arange(len(labels)) % 2 == 1
-    names = ("time of the input", "length", "next answer", "second next", "third next")
     scores = {name: scaled[:, number] for number, name in enumerate(names)}
     scores |= {f"{name}, from the middle": np.abs(scaled[:, number]) for number, name in enumerate(names)}
     scores["linear in all, and squares"] = _linear(np.hstack([scaled, scaled**2]), labels, learn)
@@ -333,6 +345,163 @@ def _neighbours(features: FloatArray, labels: NDArray[np.bool_], learn: NDArray[
     return scores
 
 
+# Through Flower.
+
+# In the SuperLink: what its operator can see of every message to a node, and of every answer.
+_WATCHING = """
+import json, sys, time
+from flwr.superlink.cli import flower_superlink
+from flwr.superlink.servicer.fleet import fleet_handlers
+
+seen = open(sys.argv.pop(1), "a", buffering=1)
+pull, push, push_object = fleet_handlers.pull_messages, fleet_handlers.push_messages, fleet_handlers.push_object
+
+def note(*facts):
+    seen.write(json.dumps([*facts, time.time()]) + "\\n")
+
+def pulled(*, request, **others):
+    answer = pull(request=request, **others)
+    for message in answer.messages_list:
+        note("pull", request.node.node_id, message.metadata.message_id, message.metadata.message_type)
+    return answer
+
+def pushed(*, request, **others):
+    head = request.messages_list[0].metadata
+    note("push", head.src_node_id, head.reply_to_message_id, head.created_at, request.clientapp_runtime_list[0],
+         request.ByteSize())
+    return push(request=request, **others)
+
+def pushed_object(*, request, **others):
+    note("object", request.node.node_id, request.ByteSize())
+    return push_object(request=request, **others)
+
+fleet_handlers.pull_messages, fleet_handlers.push_messages = pulled, pushed
+fleet_handlers.push_object = pushed_object
+flower_superlink()
+"""
+# In the bundle: as long a training as is usual, and which way the coin of which message fell.
+_NOTING = """
+
+import os
+from flwr.clientapp import ClientApp
+from gdpfed.flower.node import answers, coin
+
+
+def noted_toss(rate):
+    says_yes = coin.toss(rate)
+    with open({folder!r} + "/" + str(os.getpid()), "w") as note:
+        note.write(Noting.message + (" 1" if says_yes else " 0"))
+    return says_yes
+
+
+class Noting(ClientApp):
+    def __call__(self, message, context):
+        Noting.message = message.metadata.message_id
+        return super().__call__(message, context)
+
+
+app.__class__ = Noting
+answers.toss = noted_toss
+"""
+_WHEN_READY = """
+answers.sleep_until = lambda _: None
+answers.hidden_update = lambda train, *, says_yes, nothing, ready_at: train() if says_yes else nothing
+"""
+_LONG_TRAINING = """
+
+_quick_train = train
+
+
+def train(model, data, context):
+    import time
+
+    until = time.monotonic() + {seconds!r}
+    while time.monotonic() < until:
+        trained = _quick_train(model, data, context)
+    return trained
+"""
+
+
+class WatchedFlower(LocalFlower):
+    """Its SuperLink writes down what it sees."""
+
+    @property
+    def seen(self) -> Path:
+        """A line for each."""
+        return self.folder / "seen.jsonl"
+
+    def _start(self, name: str, command: list[str]) -> KeptProcess:
+        watched = [sys.executable, "-P", "-c", _WATCHING, str(self.seen), *command[1:]]
+        return super()._start(name, watched if name == "superlink" else command)
+
+
+def deployed(folder: Path, *, rounds: int, nodes: int, answer_seconds: float, is_hidden: bool) -> Path:
+    """One deployment in a new folder, with what was seen of it."""
+    seconds = {f"{stage}_seconds": 120.0 for stage in ("start", "announce", "keys", "shares", "agree", "reveal")}
+    federation = up.prepare(
+        folder,
+        # One group: a coin that differs between nodes would be guessed from who they are.
+        up.UpSettings(nodes=nodes, rounds=rounds, method="gdpfed", epsilons=(8.0,)),
+        deployment=DeploymentSettings(answer_seconds=answer_seconds, input_seconds=240.0, poll_seconds=1.0, **seconds),
+    )
+    coins = folder / "coins"
+    coins.mkdir()
+    client = next((folder / "app").rglob("client.py"))
+    with client.open("a") as bundle:
+        bundle.write(_NOTING.format(folder=str(coins)) + ("" if is_hidden else _WHEN_READY))
+    with client.with_name("task.py").open("a") as bundle:
+        bundle.write(_LONG_TRAINING.format(seconds=0.4 * answer_seconds))
+    with WatchedFlower(folder) as deployment:
+        up.run(federation, deployment, lambda _: None)
+    return folder
+
+
+def flower_verdict(folders: Iterable[Path]) -> Verdict:
+    """From what lies in the folders of deployments, also of those that have not ended."""
+    coins: dict[str, str] = {}
+    seen: list[list[dict[str, Any]]] = []
+    for folder in folders:
+        coins |= dict(path.read_text().split() for path in (folder / "coins").iterdir())
+        seen += _answers((folder / "seen.jsonl").read_text().splitlines()).values()
+    rows, labels, lengths = [], [], set()
+    for of_node in seen:
+        # A node's own number is in its answers, and takes more bytes or fewer.
+        usual = next((answer["length"] for answer in of_node if answer["stage"] == "input"), 0)
+        for index, answer in enumerate(of_node):
+            following = of_node[index + 1 : index + 4]
+            if answer["stage"] != "input" or answer["message"] not in coins or len(following) < 3:
+                continue
+            rows.append(
+                [
+                    *(answer["seconds"], answer["length"] - usual, *(one["seconds"] for one in following)),
+                    *(answer["made"], answer["stated"], *(one["stated"] for one in following)),
+                ]
+            )
+            labels.append(coins[answer["message"]] == "1")
+            lengths.add(answer["length"] - usual)
+    classifier, auc = best_guess(np.array(rows), np.array(labels), (*_NAMES, *_STATED))
+    return Verdict(
+        classifier=classifier, auc=auc, yes=sum(labels), no=len(labels) - sum(labels), lengths=tuple(sorted(lengths))
+    )
+
+
+def _answers(lines: Iterable[str]) -> dict[int, list[dict[str, Any]]]:
+    """Every node's answers in order: stage, seconds since it took the message, bytes, and what the node states."""
+    taken: dict[str, tuple[str, float]] = {}
+    found: dict[int, list[dict[str, Any]]] = {}
+    for kind, node, *facts in map(json.loads, lines):
+        if kind == "pull":
+            taken[facts[0]] = (facts[1].partition(".")[2], facts[2])
+        elif kind == "object":
+            found[node][-1]["length"] += facts[0]
+        elif facts[0] in taken:
+            message, made, stated, size, came = facts
+            stage, since = taken[message]
+            answer = {"stage": stage, "message": message, "seconds": came - since, "made": made - since}
+            found.setdefault(node, []).append(answer | {"stated": stated, "length": size})
+    return found
+
+
 def main() -> int:
     """Prints both verdicts; exit code 1 if the attack does better than 0.53."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -340,6 +509,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument("--answer-seconds", type=float, default=0.4)
+    parser.add_argument("--flower", type=Path, help="real SuperNodes, in a new folder; results are recorded")
     parser.add_argument("--probes", action="store_true", help="probe one node; --answer-seconds 8 and above")
     asked = parser.parse_args()
     if asked.probes:
@@ -350,9 +520,20 @@ def main() -> int:
         for is_hidden, (auc, early) in verdicts.items():
             print("with" if is_hidden else "without", f"the lock: AUC {auc:.2f}, {early:.0%} early")  # noqa: T201
         return 1 if verdicts[True][1] > 0 or verdicts[False][1] == 0 else 0
-    control = attack(rounds=20, nodes=asked.nodes, answer_seconds=asked.answer_seconds, is_hidden=False)
+    common = {"nodes": asked.nodes, "answer_seconds": asked.answer_seconds}
+    if asked.flower:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        control = flower_verdict([deployed(asked.flower / "control", rounds=8, is_hidden=False, **common)])
+    else:
+        control = attack(rounds=20, is_hidden=False, **common)
     print("answers when ready:", control, flush=True)  # noqa: T201
-    real = attack(rounds=asked.rounds, runs=asked.runs, nodes=asked.nodes, answer_seconds=asked.answer_seconds)
+    if asked.flower:
+        folders = [asked.flower / f"hidden{number}" for number in range(asked.runs)]
+        real = flower_verdict([deployed(folder, rounds=asked.rounds, is_hidden=True, **common) for folder in folders])
+        verdicts = {"control": dataclasses.asdict(control), "hidden": dataclasses.asdict(real)}
+        RESULTS.write_text(json.dumps({**common, "load": os.getloadavg()[0], **verdicts}, indent=1) + "\n")
+    else:
+        real = attack(rounds=asked.rounds, runs=asked.runs, **common)
     print("answers at a fixed moment:", real, flush=True)  # noqa: T201
     return 1 if real.auc > 0.53 or control.auc < 0.9 else 0
 

@@ -3,7 +3,8 @@
 Four nodes: three in a group that stands the loss of one, one in a group of its own. Everybody is asked in every round;
 against the server everybody tosses a coin then.
 The training changes nothing, so that what is released is noise alone, and its size can be measured. A lying node runs
-the app's own code, but for what it sends: `_LYING` is added to the app, and does what the file ``lie`` says.
+the app's own code, but for what it sends: `_LYING` is added to the app, and does what the file ``lie`` says. A node
+that was killed comes back before the next round: the server's test of the model waits for it (`_HOLDING`).
 """
 
 import math
@@ -41,6 +42,7 @@ _DEVIATIONS = 5.0
 _LYING = """
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -60,6 +62,9 @@ class Lying(ClientApp):
         answer = super().__call__(message, context)
         if (stage, node) != (at, liar):
             kept.write_bytes(packet_in(answer))
+        elif asked == "killed":
+            lie.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         elif asked == "late":
             time.sleep({seconds!r})
         elif asked == "twice":
@@ -85,6 +90,19 @@ def train(model, data, context):
         return [np.full_like(array, np.nan) for array in model]
     return _honest_train(model, data, context)
 """
+_HOLDING = """
+
+_honest_evaluate = evaluate
+
+
+def evaluate(model, context):
+    import time
+
+    while (Path({folder!r}) / "hold").is_file():
+        (Path({folder!r}) / "held").touch()
+        time.sleep(0.05)
+    return _honest_evaluate(model, context)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +126,7 @@ def _node_faults() -> list[Fault]:
               may_lose=(_SMALL_GROUP,))
     )  # fmt: skip
     made += [
-        Fault(name=f"ClientApp alone, at {stage}", kills="clientapp", stage=stage, victim=_VICTIM)
+        Fault(name=f"ClientApp alone, at {stage}", lie="killed", stage=stage, victim=_VICTIM)
         for stage in ("input", "reveal")
     ]
     return made
@@ -152,7 +170,7 @@ class Storm:
         folder: Path,
         faults: tuple[Fault, ...],
         *,
-        stage_seconds: float = 45.0,
+        stage_seconds: float = 30.0,
         against: Literal["models", "server"] = "models",
     ) -> None:
         self.folder, self.faults = folder, faults
@@ -176,8 +194,9 @@ class Storm:
         assert "STEPS = 20" in text
         liars = folder / "liars"
         liars.mkdir()
-        self._lie = liars / "lie"
-        task.write_text(text.replace("STEPS = 20", "STEPS = 0") + _NANS.format(folder=str(liars)))
+        self._lie, self._hold, self._held = (liars / name for name in ("lie", "hold", "held"))
+        changed = text.replace("STEPS = 20", "STEPS = 0") + (_NANS + _HOLDING).format(folder=str(liars))
+        task.write_text(changed)
         with (task.parent / "client.py").open("a") as client:
             client.write(_LYING.format(folder=str(liars), seconds=stage_seconds + 15))
         self.stops = folder / "stops"
@@ -198,9 +217,9 @@ class Storm:
             submit(self.federation, deployment)
             for number, fault in enumerate(self.faults):
                 started = time.monotonic()
-                self._suffer(number, fault, deployment)
+                ended = self._suffer(number, fault, deployment)
                 outcome = self._judged(number, fault)
-                outcome.seconds = time.monotonic() - started
+                outcome.seconds = ended - started
                 outcomes.append(outcome)
                 say(f"{fault.name}: {outcome.seconds:.0f} s, {'; '.join(outcome.failures) or 'holds'}")
             if is_calm_at_the_end:
@@ -232,9 +251,10 @@ class Storm:
                 raise AssertionError(f"nothing happens: see {deployment.logs}, {self.federation.home.path}")
             time.sleep(0.05)
 
-    def _suffer(self, number: int, fault: Fault, deployment: LocalFlower) -> None:
-        """Kills and brings back, or lets a node lie, and waits for the end of the round."""
+    def _suffer(self, number: int, fault: Fault, deployment: LocalFlower) -> float:
+        """Kills and brings back, or lets a node lie; returns when the round had ended."""
         assert deployment.superlink is not None
+        is_gone = fault.kills == "node" or fault.lie in ("killed", "late")
         if fault.lie:
             # The round has begun, but a round is asked for keys first.
             self._lie.write_text(f"{fault.lie} {fault.stage} {fault.victim}")
@@ -244,10 +264,8 @@ class Storm:
             submit(self.federation, deployment)
         else:
             self._await(deployment, lambda: self._is_open(number, fault.stage))
-        if fault.kills == "clientapp":
-            node = deployment.nodes[fault.victim]
-            self._await(deployment, lambda: bool(node.find("flwr-clientapp")))
-            _kill(node.find("flwr-clientapp"))
+        if is_gone:
+            self._hold.touch()
         if fault.kills == "node":
             node = deployment.nodes[fault.victim]
             _kill(node.find("flower-supernode"))
@@ -257,11 +275,22 @@ class Storm:
             deployment.superlink.wait()
             deployment.start_superlink()
             submit(self.federation, deployment)
-        if not (fault.kills == "server" and fault.stage == "checkpointed"):
+        if is_gone:
+            self._await(deployment, self._held.exists)
+        elif not (fault.kills == "server" and fault.stage == "checkpointed"):
             self._await(deployment, lambda: self._is_done(number))
+        ended = time.monotonic()
         self._lie.unlink(missing_ok=True)
         if fault.kills == "node":
             self._bring_back(deployment, fault.victim)
+        if is_gone:
+            if fault.lie:
+                # Flower's SuperNode takes no other message before it has answered, or given up, this one.
+                self._await(deployment, lambda: _is_free(deployment.nodes[fault.victim].said))
+            self._hold.unlink()
+            self._await(deployment, lambda: self._is_done(number))
+            self._held.unlink()
+        return ended
 
     def _bring_back(self, deployment: LocalFlower, name: str) -> None:
         """Starts a node until it is admitted: the SuperLink refuses it while it has not noticed that it was killed."""
@@ -332,6 +361,11 @@ class Storm:
                     if joined.is_rotation and int(run.participations.max()) > joined.cap:
                         found.append(f"a client was charged {run.participations.max()} asks of {joined.cap}")
         return found
+
+
+def _is_free(log: str) -> bool:
+    """Whether a SuperNode has sent an answer since it last received something, by the word of its log."""
+    return log.rfind("Sending:") > log.rfind("Receiving:")
 
 
 def _kill(processes: list[int]) -> None:

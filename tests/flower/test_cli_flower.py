@@ -27,7 +27,7 @@ def test_from_nothing_to_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "gdpfed flower gate" in printed
     for number in range(1, 7):
         printed = call(capsys, "node", tmp_path / f"n{number}", "--epsilon", 2 * number, "--delta", "1e-3")
-    assert "flower-supernode" in printed
+    assert "gdpfed-supernode" in printed
     announcements = sorted(tmp_path.glob("n*/announcement.json"))
     made = json.loads(call(capsys, "enrol", server, *announcements, "--json"))
     assert made["clients"] == 6

@@ -225,7 +225,7 @@ def node(
         write_whole(path, announcement.encode())
     absolute = home.absolute()
     supernode = _command(
-        "flower-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",
+        "gdpfed-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",
         "--auth-supernode-private-key", home / "node.key",
         "--node-config", f'gdpfed-home="{absolute}" data="{absolute / "data.npz"}"',
     )  # fmt: skip

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.node.answers import Node
 from gdpfed.flower.node.node_home import NodeHome
+from gdpfed.flower.node.warm import tell_imports
 from gdpfed.flower.shared.carrier import ClientApp, Context, Grid, Message, ServerApp, message_type, packet_in, reply
 from gdpfed.flower.shared.test_mode import stop_here
 from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
@@ -87,6 +88,7 @@ def client_app(*, model: Any, data: Callable[[Context], Any], train: Callable[[A
 
     def handler(stage: str) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
+            tell_imports()
             stop_here(f"node-{stage}")
             try:
                 home = _node_home(context)

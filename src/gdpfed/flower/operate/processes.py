@@ -1,7 +1,7 @@
 """A SuperLink and its SuperNodes as processes of this machine, on loopback, with TLS and node authentication.
 
-Place: operations, over certificates.py and keeper.py; up.py, the tests and the benchmark use it. Only Flower's programs
-and their documented options are used, never its internals.
+Place: operations, over certificates.py and keeper.py; up.py, the tests and the benchmark use it. Flower's programs and
+their documented options are used; its SuperNodes are started warm (node/warm.py), unless told otherwise.
 
 Guarantees (tests of the same name):
   nothing_is_left_behind     leaving the ``with`` block, by whatever way, leaves no process and no open port.
@@ -100,7 +100,9 @@ class KeptProcess:
         for process in keeper.descendants(self.keeper.pid):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-                if any(Path(word).name == program for word in words[:3]):
+                # A fork has its parent's words, and a name of its own, of at most 15 letters; what has ended, no words.
+                name = Path(f"/proc/{process}/comm").read_text().strip() if words[0] else ""
+                if name == program[:15] or any(Path(word).name == program for word in words[:3]):
                     running.append(process)
         return running
 
@@ -138,8 +140,9 @@ def _last_lines(text: str, count: int) -> str:
 class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_warm: bool = True) -> None:
         need_flower()
+        self.is_warm = is_warm
         self.folder = folder.absolute()
         self.logs = self.folder / "logs"
         self.certificates = self.folder / "certificates"
@@ -189,8 +192,10 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     def start_node(self, name: str, *, key: Path, config: Mapping[str, object]) -> None:
         """Starts a SuperNode; its ClientApps get ``config`` as the node's configuration."""
         door = self.address if self.gate is None else f"{LOOPBACK}:{self.gate_port}"
+        program = [sys.executable, "-P", "-c", "from gdpfed.flower.node.warm import main; main()"]
         command = [
-            "flower-supernode", "--superlink", door, "--root-certificates", str(self.certificates / "ca.crt"),
+            *(program if self.is_warm else ["flower-supernode"]), "--superlink", door,
+            "--root-certificates", str(self.certificates / "ca.crt"),
             "--auth-supernode-private-key", str(key), "--host", LOOPBACK, "--port", str(free_ports(1)[0]),
             "--node-config", _pairs(config),
         ]  # fmt: skip
