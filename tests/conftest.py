@@ -15,6 +15,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDPFED_CACHE", "off")
+    # Tables are as wide as they like, whatever started the tests.
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from gdpfed.planning.plan_file import load_plan, plan_to_toml, save_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy import accountant, cache, pld
 from gdpfed.privacy.accountant import SampledGaussian, epsilon_bound, epsilon_of
-from gdpfed.privacy.budgets import parse_compact, read_budgets
-from gdpfed.runs import folder as folders
+from gdpfed.privacy.budgets import budgets_csv, parse_compact, read_budgets
 from gdpfed.runs.folder import RunFolder, create_run, open_run
 from gdpfed.runs.loop import Progress
 from gdpfed.runs.simulate import simulate
@@ -279,7 +278,7 @@ def test_budgets_are_read_back(tmp_path: Path) -> None:
     )
     (tmp_path / "own.toml").write_text('budgets = "clients.csv"\nlinked = [["a,b", "ü"]]\n')
     task = load_task(str(tmp_path / "own.toml"))
-    (tmp_path / "written.csv").write_text(folders._budgets_csv(task), newline="")
+    (tmp_path / "written.csv").write_text(budgets_csv(task.budgets), newline="")
     read = read_budgets(tmp_path / "written.csv")
     assert (read.clients, read.groups) == (task.budgets.clients, task.budgets.groups)
     assert read.epsilons.tolist() == task.budgets.epsilons.tolist()

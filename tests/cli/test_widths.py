@@ -43,7 +43,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("plan", "frontier", "60@1,90@2", *FEW_ROUNDS, "--method", "gdpfed"), "server *"),
         (("verify", "plan.toml"), "group 3"),
         (("account", "--delta", "1e-5", "--rate", "0.1", "--rounds", "5", "--epsilon", "2"), "epsilon server, most"),
-        (("audit", "plan.toml", "--canaries", "200", "--mechanism", "float"), "half the noise"),
+        (("audit", "plan.toml", "--canaries", "200", "--mechanism", "float"), "one noise key for all rounds"),
         (("data", "list"), "shakespeare"),
         (("data", "check", "fmnist-mini"), "fmnist-mini"),
         (("ledger", "status", "book.db"), "a-run-with-a-long-name"),

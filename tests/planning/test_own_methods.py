@@ -30,7 +30,7 @@ def test_a_decorated_method_is_known() -> None:
     assert plan.method == "mine"
     expected = gdpfed.make_plan(BUDGETS, dataclasses.replace(SETTINGS, method="gdpfed"))
     assert dataclasses.replace(plan, method="gdpfed") == expected
-    with pytest.raises(InputError, match=r"among fedavg, .*pooled, mine, got 'mime' \(did you mean 'mine'\?\)"):
+    with pytest.raises(InputError, match=r"among fedavg, .*pooled, auto, mine, got 'mime' \(did you mean 'mine'\?\)"):
         gdpfed.make_plan(BUDGETS, dataclasses.replace(SETTINGS, method="mime"))
 
 
@@ -114,5 +114,5 @@ def test_an_installed_package_offers_methods(tmp_path: Path, monkeypatch: pytest
     assert [point.name for point in metadata.entry_points(group=ENTRY_POINTS)] == ["calm"]
     plan = gdpfed.make_plan(BUDGETS, dataclasses.replace(SETTINGS, method="calm"))
     assert plan.method == "calm"
-    with pytest.raises(InputError, match="pooled, calm, got"):
+    with pytest.raises(InputError, match="pooled, auto, calm, got"):
         gdpfed.make_plan(BUDGETS, dataclasses.replace(SETTINGS, method="x"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 from typer import Argument, Option
 
 from gdpfed.cli import options
@@ -176,8 +177,12 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
     started, done, judged = time.perf_counter(), 0, ""
     is_terminal = sys.stdout.isatty()
     # What matters first: a narrow terminal shows no more.
-    columns = (TextColumn("{task.fields[left]}"), BarColumn(bar_width=12), TextColumn("{task.description}"))
-    with Bars(*columns, console=console(), disable=not is_terminal) as bars:
+    columns = (
+        TextColumn("{task.fields[left]}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
+    )
+    with Bars(*columns, console=console(), disable=not is_terminal, expand=True) as bars:
         bar = bars.add_task("starting", total=num_rounds, left="")
 
         def watch(progress: "Progress") -> None:

@@ -60,7 +60,8 @@ def read_journal(path: Path, *, key: bytes | None = None) -> JournalRows:
         # A line without a seal is all rows: named as such, and not believed where there is a key.
         *parts, last = line.split(_BETWEEN)
         parts, seal = (parts, last) if b"\t" not in last else ([*parts, last], b"")
-        num_written += max(len(parts), 1)
+        # A line without a tab is the rest of one in which a damaged byte became an end of line.
+        num_written += len(parts) if b"\t" in line else 0
         added = _following(rows, parts, seal=seal, key=key) if is_whole else []
         is_whole = bool(added)
         rows += added
