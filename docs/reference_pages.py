@@ -14,7 +14,7 @@ from gdpfed.config import text_of
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.training_settings import TrainingSettings
 
 __all__ = ["api_page", "settings_page"]
 

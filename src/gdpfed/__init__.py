@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder, open_run
     from gdpfed.runs.simulate import simulate
     from gdpfed.runs.start import start_run
-    from gdpfed.tasks.settings import TrainingSettings
     from gdpfed.tasks.task import Task, load_task
+    from gdpfed.tasks.training_settings import TrainingSettings
     from gdpfed.training.clients.blocks import LocalTraining
 
 _NAMES_OF = {
@@ -62,7 +62,7 @@ _NAMES_OF = {
     "gdpfed.runs.folder": ("RunFolder", "open_run"),
     "gdpfed.runs.simulate": ("simulate",),
     "gdpfed.runs.start": ("start_run",),
-    "gdpfed.tasks.settings": ("TrainingSettings",),
+    "gdpfed.tasks.training_settings": ("TrainingSettings",),
     "gdpfed.tasks.task": ("Task", "load_task"),
     "gdpfed.training.clients.blocks": ("LocalTraining",),
 }

@@ -18,7 +18,7 @@ from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.planning.methods import METHODS
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.training_settings import TrainingSettings
 from tests.cli.test_cli import call
 
 EVERY = dict(every_command())

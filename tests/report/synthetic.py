@@ -14,8 +14,8 @@ from gdpfed.planning.rotation import asked_positions
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.runs.folder import RunFolder, create_run
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task
+from gdpfed.tasks.training_settings import TrainingSettings
 
 BUDGETS = "60@1,90@2,50@6"
 # Planned in a second, for tests that do not ask which six.

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.losses import CROSS_ENTROPY, LOSSES, loss_of, metric_values, metrics_of
-from gdpfed.tasks.settings import LOSS_NAMES
+from gdpfed.tasks.training_settings import LOSS_NAMES
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
+from gdpfed.tasks.training_settings import TrainingSettings
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -22,8 +22,8 @@ import typer
 from gdpfed.config import setting, text_of
 from gdpfed.errors import InputError, MissingExtraError, expect
 from gdpfed.planning.settings import PlanSettings
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task, load_task
+from gdpfed.tasks.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
     from gdpfed.training.clients.engines import Engine

@@ -22,8 +22,8 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import finite
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import DEMONSTRATION, load_task
+from gdpfed.tasks.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
     from gdpfed.runs.folder import RunFolder

@@ -46,8 +46,8 @@ from gdpfed.tasks.features import fixed_once
 from gdpfed.tasks.losses import Loss, Metric, loss_of, metrics_of
 from gdpfed.tasks.models import refuse_running_statistics
 from gdpfed.tasks.own_data import Examples, client_examples, examples_of, joined
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task
+from gdpfed.tasks.training_settings import TrainingSettings
 from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters
 from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine

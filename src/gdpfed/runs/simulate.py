@@ -44,8 +44,8 @@ from gdpfed.tasks.losses import Metric, loss_of, metrics_of
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.own_data import Examples, joined, load_own_data
 from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task
+from gdpfed.tasks.training_settings import TrainingSettings
 from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters, load_parameters
 from gdpfed.training.clients.cohort import CohortTrainer
 from gdpfed.training.clients.engines import Engine

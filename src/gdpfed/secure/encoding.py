@@ -160,7 +160,7 @@ def _power_of_two(least: Fraction) -> Fraction:
 
 
 def encode(update: Any, encoding: ClientEncoding) -> NDArray[np.int64]:
-    """The update on the grid; whatever cannot be used is zero, and nobody is told."""
+    """The update, clipped, on the grid; whatever cannot be used is zero, and nobody is told."""
     nothing = np.zeros(encoding.num_params, dtype=np.int64)
     try:
         given = np.asarray(update)

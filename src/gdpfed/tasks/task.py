@@ -17,7 +17,7 @@ from gdpfed.config import from_mapping, parse_toml, read_toml
 from gdpfed.errors import InputError, suggestion
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, looks_compact, parse_compact, read_budgets
-from gdpfed.tasks.settings import TrainingSettings
+from gdpfed.tasks.training_settings import TrainingSettings
 
 __all__ = ["DEMONSTRATION", "PRESETS", "Task", "load_task", "task_to_toml"]
 

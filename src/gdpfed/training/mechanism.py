@@ -1,8 +1,8 @@
-"""Bound every update, add the noise: what the accountant assumes, done.
+"""Bound every update, draw the noise: what the accountant assumes, done.
 
 Place: after local training, before anything is released. Float64 throughout. This is the simulator's mechanism: seeded
 float noise, fast and reproducible, and stamped as a simulation; the integer mechanism for deployments is in
-`secure/client.py`.
+`secure/encoding.py` and `secure/client.py`.
 
 Guarantees (tests of the same name):
   clipped_norm_is_bounded     no update has a norm above the clip norm, not by one part in 1e12.

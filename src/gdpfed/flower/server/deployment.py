@@ -41,8 +41,8 @@ from gdpfed.runs.link import LedgerLink
 from gdpfed.runs.loop import Evaluation, Progress, Work
 from gdpfed.runs.loop import run as run_loop
 from gdpfed.runs.stamp import DEPLOYED, TESTED
-from gdpfed.tasks.settings import TrainingSettings
 from gdpfed.tasks.task import Task
+from gdpfed.tasks.training_settings import TrainingSettings
 from gdpfed.training.rounds import IntArray, TrainingState
 from gdpfed.training.sampling import asked_clients, chosen_clients, public_orders, sample_clients, system_coins
 
