@@ -1,5 +1,6 @@
 """Three hundred bad inputs (`make fuzz` has more), and one of each kind that once ended in a traceback or a mess."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ LONG = "x" * 300
         ("ledger status book.db --key fifo", "which is a pipe"),
         ("ledger receipt fifo --check", "expected a receipt"),
         (f"ledger status {LONG}", "which is not there"),
+        ("ledger init . clients.csv", "name a file"),
         (f"plan {LONG}.csv", "File name too long"),
         ("plan compare clients.csv --linked plan.toml", "expected a method that applies"),
         ("plan clients.csv --rounds 5 --delta 5e-324", "at least 1e-300"),
@@ -72,6 +74,7 @@ LONG = "x" * 300
         ("reproduce status --seeds 1000000007", "--seeds from 1 to 1000"),
         ("train tiny.toml --workers 1000000007", "--workers from 1 to 1000"),
         (f"train tiny.toml --workers 1 --seed {'1' * 400}", "below 2**63"),
+        ("train tiny.toml --workers 1 --local-steps 1000000007", "at most 100000"),
         ("audit plan.toml --canaries 0", "200 canaries"),
         ("audit plan.toml --canaries 1000000000", "at most 10000000"),
     ],
@@ -97,6 +100,7 @@ def test_damaged_files_are_refused(sandbox: Sandbox) -> None:
     """A certificate, a checkpoint: no traceback, and no events of a round that never was."""
     for path, words in (
         ("home/certificates/ca.crt", "flower gate home --listen 127.0.0.1:9"),
+        ("home/certificates/ca.key", "flower certificate home --host people"),
         ("unfinished/checkpoint.safetensors", "resume unfinished --workers 1"),
     ):
         sandbox.restore()
@@ -201,6 +205,10 @@ def test_json_with_a_file_is_one_document(sandbox: Sandbox) -> None:
         lambda: gdpfed.Budgets(epsilons=np.array([[1.0]]), deltas=np.array([1e-5])),
         lambda: gdpfed.Budgets(epsilons=np.array([1.0]), deltas=np.array([1e-5]), groups=0.5),  # type: ignore[arg-type]
         lambda: gdpfed.start_run(gdpfed.load_task("30@1,30@4"), seed=10**30),
+        lambda: dataclasses.replace(
+            gdpfed.make_plan(gdpfed.parse_compact("30@1,30@4"), gdpfed.PlanSettings(num_rounds=2, participation=0.5)),
+            linked=(("a", "a"),),
+        ),
     ],
 )
 def test_found_in_calls(call: Callable[[], Any]) -> None:

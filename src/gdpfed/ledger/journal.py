@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gdpfed.errors import InputError
 from gdpfed.files import private_opener, write_whole
 from gdpfed.ledger.chain import GENESIS, Row, row_hash
 from gdpfed.ledger.keys import head_seal
@@ -23,6 +24,8 @@ _BETWEEN = b"\x1e"
 
 def companion(path: Path, suffix: str) -> Path:
     """The file beside the ledger: ``suffix`` is journal, lock or key."""
+    if not path.name:
+        raise InputError(f"expected the name of a ledger's file, got {str(path)!r}: name a file")
     return path.with_name(f"{path.name}.{suffix}")
 
 

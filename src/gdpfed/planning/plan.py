@@ -290,7 +290,10 @@ class Plan:
         for counts in self.linked:
             if len(counts) != len(self.groups):
                 raise InputError(f"expected a count for each of {len(self.groups)} groups in linked, got {len(counts)}")
-            if any(not 0 <= count <= group.num_clients for count, group in zip(counts, self.groups, strict=True)):
+            if any(
+                not (type(count) is int and 0 <= count <= group.num_clients)
+                for count, group in zip(counts, self.groups, strict=True)
+            ):
                 raise InputError(f"expected counts from 0 to the size of the group in linked, got {list(counts)}")
             if not 1 <= sum(counts) <= _MAX_LINKED:
                 raise InputError(f"expected from 1 to {_MAX_LINKED} linked clients for one person, got {sum(counts)}")

@@ -21,10 +21,15 @@ from gdpfed.privacy.accountant import (
 )
 from gdpfed.privacy.calibrate import check_epsilon
 
-__all__ = ["AUTO_GROUPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule", "settings_of"]
+__all__ = [
+    "AUTO_GROUPS", "MAX_LOCAL_STEPS", "Against", "GroupRule", "KeepRule", "PlanSettings", "RateRule", "settings_of",
+]  # fmt: skip
 
 # "auto" makes a group for each distinct budget up to this many, and chooses at most so many beyond.
 AUTO_GROUPS = 8
+
+# More would not fit into memory: a client's batches are drawn at once.
+MAX_LOCAL_STEPS = 100_000
 
 # Clip norms and learning rates beyond this are a mistake.
 _LARGEST = 1e9
@@ -108,7 +113,7 @@ class PlanSettings:
         None, "Sums that are released: 'per-group', or 'pooled' (one sum, one noise draw). Default: the method's."
     )
     learning_rate: float = setting(0.1, "Size of a client's local steps.", allowed="Above 0.")
-    local_steps: int = setting(5, "Steps of a client in a round, each on one batch.", allowed="At least 1.")
+    local_steps: int = setting(5, "Steps of a client in a round, each on one batch.", allowed="From 1 to 100000.")
     server_learning_rate: float = setting(1.0, "Factor on the update. Default: 1.", allowed="Above 0.")
     adaptive_step: bool | None = setting(
         None,
@@ -183,6 +188,7 @@ class PlanSettings:
             value = getattr(self, name)
             is_off = name == "max_participations" and value is None
             self._expect(name, is_off or (isinstance(value, int) and value >= 1), "a whole number >= 1")
+        self._expect("local_steps", self.local_steps <= MAX_LOCAL_STEPS, f"at most {MAX_LOCAL_STEPS}")
         self._expect("participation", 0 < self.participation <= 1, "a fraction of the clients above 0 and at most 1")
         for name in ("clip_norm", "learning_rate", "server_learning_rate"):
             value = getattr(self, name)

@@ -97,10 +97,14 @@ def _authority(folder: Path) -> _Authority:
         (folder / AUTHORITY).write_bytes(_signed("gdpfed deployment", made, None, days=_AUTHORITY_DAYS, hosts=[]))
     if not (folder / "ca.key").exists():
         raise InputError(f"{str(folder)!r} has {AUTHORITY} but not ca.key: bring ca.key back to sign with it")
-    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    try:
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+        certificate = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+    except ValueError:
+        raise InputError(f"ca.key or {AUTHORITY} in {str(folder)!r} is damaged: restore them from a copy") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"expected an elliptic-curve key in {str(folder / 'ca.key')!r}, got another kind")
-    return key, x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+    return key, certificate
 
 
 def _signed(

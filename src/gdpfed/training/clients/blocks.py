@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from gdpfed import streams
 from gdpfed.config import fit_fields
 from gdpfed.errors import InputError, expect
+from gdpfed.planning.settings import MAX_LOCAL_STEPS
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.batched import batched_model
 from gdpfed.training.clients.dropout import step_keys
@@ -63,7 +64,8 @@ class LocalTraining:
             rate = getattr(self, name)
             expect(0 < rate < float("inf"), f"a finite {name} > 0", **{name: rate})
         expect(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
-        expect(self.local_steps >= 1, "local_steps >= 1", local_steps=self.local_steps)
+        steps = self.local_steps
+        expect(1 <= steps <= MAX_LOCAL_STEPS, f"local_steps from 1 to {MAX_LOCAL_STEPS}", local_steps=steps)
         expect(self.batch_size >= 1, "batch_size >= 1", batch_size=self.batch_size)
 
     def rate(self, round_number: int) -> float:
