@@ -58,7 +58,7 @@ for number in range(plan.num_rounds):
     for index, group in enumerate(plan.groups):
         total = torch.zeros_like(model)
         for client in sampled[group_of[sampled] == index]:
-            total += mechanism.clip(trained(model, client).unsqueeze(0), clip_norm=group.clip_norm)[0]
+            total += mechanism.clip(trained(model, client).unsqueeze(0), clip_norm=group.clip_norm)[0][0]
         total += mechanism.noise(len(model), std=group.noise_std, seed=SEED, round_number=number, place=index)
         released.append(sparsify.keep_largest(total, num_kept=round(group.keep_fraction * len(model))))
     model += aggregate.combine(plan, released, layer_sizes=[len(model)])

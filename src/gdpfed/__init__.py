@@ -86,6 +86,8 @@ def __getattr__(name: str) -> Any:
             from gdpfed.config import checked
 
             found = globals()[name] = checked(found)
+            # So that it can be pickled.
+            found.__module__, found.__qualname__ = __name__, name
         return found
     raise AttributeError(f"module 'gdpfed' has no attribute {name!r}")
 

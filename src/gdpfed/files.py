@@ -71,21 +71,25 @@ def write_whole(
         file.write(content)
 
 
-def missing(*paths: Path) -> list[Path]:
-    """What is not there of these and of the folders above them: the uppermost of each."""
+def missing(*paths: Path) -> list[list[Path]]:
+    """Of each of these that is not there: itself, and the folders above it that are not there either."""
     absent = ([one for one in (path, *path.parents) if not os.path.lexists(one)] for path in paths)
-    return [each[-1] for each in absent if each]
+    return [each for each in absent if each]
 
 
 @contextlib.contextmanager
-def nothing_left(made: list[Path]) -> Iterator[None]:
-    """Where the block fails, removes ``made``: what was `missing` before."""
+def nothing_left(made: list[list[Path]]) -> Iterator[None]:
+    """Where the block fails, removes what was `missing` before; folders above it only if nothing else is in them."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
-        for path in made:
+        for path, *_ in made:
             with contextlib.suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for _, *above in made:
+            for folder in above:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
         raise
 
 

@@ -61,7 +61,7 @@ def up(
     is_own, folder = folder is None, folder or Path(tempfile.mkdtemp(prefix="gdpfed-up-"))
     if not as_json:
         say(f"{nodes} nodes on this machine, {rounds} rounds of {method}, in {folder}: making keys, homes and a plan")
-    with nothing_left([folder] if is_own else []):
+    with nothing_left([[folder]] if is_own else []):
         federation = prepare(folder, settings, app=app)
     with LocalFlower(folder) as deployment, watching(federation.plan, quiet=as_json) as watch:
         final = run(federation, deployment, watch)

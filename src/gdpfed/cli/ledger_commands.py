@@ -67,12 +67,13 @@ def init(
 
     A client is in one population: a name that another one holds is refused.
     """
-    budgets = load_task(source).budgets
+    task = load_task(source)
+    delta = task.settings.delta if delta is None else delta
     files = [path, key or companion(path, "key"), companion(path, "lock"), companion(path, "journal")]
     new = [] if path.exists() else missing(*files)
     opened = Ledger.open(path, key_file=key) if not new else Ledger.create(path, key_file=key)
     with nothing_left(new), opened as ledger:
-        added = ledger.add_population(population, budgets, default_delta=delta, other_people=other_people)
+        added = ledger.add_population(population, task.budgets, default_delta=delta, other_people=other_people)
         head = f"{len(ledger.store.rows)}:{ledger.store.last_hash}"
         public = ledger.state.about["public_key"]
     tell(
@@ -342,7 +343,9 @@ def join(
     """Let new clients join a population; none that this or another population of the ledger has, or had."""
     with Ledger.open(path) as ledger:
         chosen = population_of(ledger, population)
-        joined = len(ledger.join(chosen.name, load_task(source).budgets, default_delta=delta))
+        task = load_task(source)
+        delta = task.settings.delta if delta is None else delta
+        joined = len(ledger.join(chosen.name, task.budgets, default_delta=delta))
         content = {"population": chosen.name, "joined": joined, "clients": len(chosen)}
     tell(as_json, content, f"{chosen.name}: {joined:,} clients joined, {content['clients']:,} in all")
 

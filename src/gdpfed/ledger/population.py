@@ -97,7 +97,7 @@ class Population:
         if self.labels is not None:
             index = self.index_by_label.get(label, -1)
         else:
-            index = int(label) if label.isdecimal() else -1
+            index = int(label) if label.isdecimal() and str(int(label)) == label else -1
         if not 0 <= index < len(self):
             known = (self.labels or [])[:1000]
             raise InputError(f"population {self.name!r} has no client {label!r}{suggestion(label, known)}")

@@ -156,7 +156,7 @@ def rest_of(state: LedgerState, population: Population, settings: PlanSettings) 
         return Rest(plan=whole, budgets=budgets, left_out=0)
     named = tuple(plan.groups[number].name for number in groups[chosen])
     return Rest(
-        plan=dataclasses.replace(plan, grouping="given"),
+        plan=dataclasses.replace(whole, grouping="given"),
         budgets=dataclasses.replace(budgets, groups=named),
         left_out=left_out,
     )

@@ -411,7 +411,10 @@ def _opened(
     if not (path / "run.toml").exists():
         check_new(path)
         names = [task.budgets.label(number) for number in range(len(task.budgets))]
-        named = dataclasses.replace(task, budgets=dataclasses.replace(task.budgets, clients=tuple(names)))
+        # With names another delta would be the default: it is written down.
+        deltas = task.budgets.deltas_or(task.settings.delta or task.budgets.default_delta)
+        budgets = dataclasses.replace(task.budgets, clients=tuple(names), deltas=deltas)
+        named = dataclasses.replace(task, budgets=budgets)
         given = {_INPUTS: json.dumps(digests, indent=2) + "\n"}
         return create_run(path, task=named, plan=plan, seed=seed, ledger=link, files=given)
     folder = open_run(path)

@@ -49,6 +49,11 @@ def with_whole_budgets(task: Task, population: Population) -> Task:
     budgets = task.budgets
     places = _matched(population, budgets, np.arange(len(budgets)))
     epsilons = population.epsilons[places]
+    if (budgets.epsilons < epsilons).any() or (budgets.deltas < population.deltas[places]).any():
+        raise PrivacyError(
+            "the task has smaller budgets than the ledger for some of its clients: lower those of the ledger first, by "
+            "gdpfed ledger tighten"
+        )
     if budgets.clients is not None:
         whole = dataclasses.replace(budgets, epsilons=epsilons, deltas=population.deltas[places])
         return dataclasses.replace(task, budgets=whole)
@@ -69,6 +74,12 @@ def check_link(link: LedgerLink, plan: Plan, budgets: Budgets, *, order: IntArra
     groups = _groups(population, _matched(population, budgets, order), assignment)
     if not plan.is_private:
         raise PrivacyError(f"{plan.method} has no privacy: a ledger lets it in for nobody")
+    for number, group in enumerate(plan.groups):
+        if (groups == number).any() and group.delta < (counted := float(population.deltas[groups == number].min())):
+            raise PrivacyError(
+                f"{group.name!r} is promised its epsilon at delta {group.delta:g}, the ledger counts at {counted:g}, "
+                f"where epsilons are smaller: plan with a delta of {counted:g}, or make a ledger with {group.delta:g}"
+            )
     check_admission(ledger.state, population, plan, groups, run=link.run)
 
 

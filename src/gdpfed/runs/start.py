@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.people import assign
@@ -99,6 +99,7 @@ class _Start:
         if plan is None:
             plan = make_plan(task.budgets, task.settings)
         else:
+            _check_people(task, plan)
             task = dataclasses.replace(task, settings=settings_of(plan, task.settings))
             if ledger is not None:
                 task = with_whole_budgets(task, population_of(Ledger.read(ledger), population))
@@ -116,6 +117,17 @@ class _Start:
 
     def create(self) -> RunFolder:
         return create_run(self.folder, task=self.task, plan=self.plan, seed=self.seed, ledger=self.link)
+
+
+def _check_people(task: Task, plan: Plan) -> None:
+    """Raises PrivacyError where the task asks more for people in several clients than a plan made before promises."""
+    asked, promised = task.settings, plan.person_epsilon
+    limited = asked.person_epsilon is None or (promised is not None and promised <= asked.person_epsilon)
+    if not limited or asked.clients_per_person > plan.clients_per_person or len(asked.linked) > len(plan.linked):
+        raise PrivacyError(
+            "the task asks for people in several clients (clients_per_person, linked, person_epsilon), the plan "
+            "promises them less: make the plan with the same settings, or take them out of the task"
+        )
 
 
 def _in_a_name(text: str) -> str:

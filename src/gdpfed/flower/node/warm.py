@@ -281,8 +281,10 @@ def tell_imports() -> None:
     installed = str(Path(sysconfig.get_path("purelib")))
     files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
     new = [name for name, file in files.items() if name not in _known and file.startswith(installed)]
+    # Where it cannot be told, the next child imports again: that takes longer, and no more.
     if new:
-        _asks.send(" ".join(new).encode())
+        with contextlib.suppress(OSError):
+            _asks.send(" ".join(new).encode())
 
 
 def _import(names: Sequence[str]) -> None:
