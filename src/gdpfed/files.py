@@ -18,7 +18,10 @@ from typing import IO
 
 from gdpfed.errors import InputError
 
-__all__ = ["check_writable", "missing", "nothing_left", "private_opener", "sync_folder", "whole_file", "write_whole"]
+__all__ = [
+    "check_writable", "is_text", "missing", "nothing_left", "private_opener", "sync_folder", "whole_file",
+    "write_whole",
+]  # fmt: skip
 
 
 def private_opener(path: str, flags: int) -> int:
@@ -69,6 +72,11 @@ def write_whole(
     """Writes ``content`` to ``path`` as `whole_file` does."""
     with whole_file(path, private=private, durable=durable, advice=advice) as file:
         file.write(content)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written down: the operating system allows for names that cannot."""
+    return name == name.encode(errors="replace").decode()
 
 
 def missing(*paths: Path) -> list[list[Path]]:

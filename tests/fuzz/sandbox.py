@@ -179,6 +179,7 @@ class Sandbox:
             elif stat.S_ISFIFO(mode):
                 os.mkfifo(path)
             elif stat.S_ISLNK(mode):
+                path.unlink(missing_ok=True)
                 path.symlink_to(os.fsdecode(content))
             if not stat.S_ISLNK(mode):
                 path.chmod(stat.S_IMODE(mode))

@@ -67,6 +67,7 @@ LONG = "x" * 300
         ("flower up --nodes 1000000007", "at most 1000"),
         ("flower up --dir new --method nothing", "nothing"),
         ("flower new /proc/x", "/proc/x"),
+        ("flower node new --epsilon 2 --delta 1e-5 --name \udcff", "that is text"),
         ("flower node loop --epsilon 2 --delta 1e-5", "loop"),
         ("plan empty", "which is a folder"),
         ("flower node new --epsilon 0 --delta 1e-5", "epsilon"),
@@ -100,6 +101,7 @@ def test_damaged_files_are_refused(sandbox: Sandbox) -> None:
     """A certificate, a checkpoint: no traceback, and no events of a round that never was."""
     for path, words in (
         ("home/certificates/ca.crt", "flower gate home --listen 127.0.0.1:9"),
+        ("home/certificates/server.crt", "flower certificate home"),
         ("home/certificates/ca.key", "flower certificate home --host people"),
         ("unfinished/checkpoint.safetensors", "resume unfinished --workers 1"),
     ):
@@ -136,6 +138,7 @@ QUICK = {
     "ledger verify": "book.db",
     "ledger export": "book.db clients-spent.csv",
     "ledger receipt": "book.db c1",
+    "ledger plan": "book.db --rounds 2 --participation 0.2 --method gdpfed",
     "ledger join": "other.db 5@2",
     "ledger leave": "book.db c1",
     "ledger tighten": "book.db c2 --epsilon 0.5",
@@ -214,6 +217,23 @@ def test_json_with_a_file_is_one_document(sandbox: Sandbox) -> None:
 def test_found_in_calls(call: Callable[[], Any]) -> None:
     with pytest.raises(InputError, match=r"expected|cannot"):
         call()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metrics": {"a": lambda *_: None}}, {"test": (np.zeros((2, 3)), np.array([0, -1]))}, {"out": "\udcff"}]
+)
+def test_a_training_that_cannot_be_leaves_nothing(
+    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    examples = (np.zeros((2, 3), dtype=np.float32), np.array([0, 1]))
+    right = {"model": torch.nn.Linear(3, 2), "clients": [examples] * 30, "test": examples, "budgets": "30@4"}
+    settings = gdpfed.PlanSettings(num_rounds=1, participation=0.5, delta=1e-4, method="gdpfed")
+    with pytest.raises(InputError, match=r"expected|fails"):
+        gdpfed.train(**{"seed": 1, "settings": settings, "num_workers": 1, "out": "run", **right, **wrong})
+    assert not list(tmp_path.iterdir())
 
 
 def test_texts_are_paths_and_whole_numbers_floats(sandbox: Sandbox) -> None:

@@ -253,6 +253,9 @@ def train(
         if given.folder is not None:
             if link is not None and not (given.folder / "run.toml").exists():
                 check_link(link, chosen, given.budgets, order=order, assignment=assignment)
+            if given.metrics and len(judged.targets):
+                # A metric that fails does so before there is a folder.
+                simulation.evaluate(simulation.initial)
             digests = _digests(given, held, members, local, judged)
             run_folder = _opened(given.folder, task, chosen, seed, link, digests)
 

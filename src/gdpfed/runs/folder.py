@@ -41,7 +41,7 @@ import numpy as np
 import gdpfed
 from gdpfed.config import read_toml
 from gdpfed.errors import InputError, MissingExtraError
-from gdpfed.files import missing, nothing_left, write_whole
+from gdpfed.files import is_text, missing, nothing_left, write_whole
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan, plan_from_toml, plan_hash, save_plan
 from gdpfed.privacy.budgets import budgets_csv
@@ -268,6 +268,8 @@ class RunFolder:
 
 def check_new(path: Path) -> None:
     """Raises InputError where no run can begin in a folder of this name, before any work is done."""
+    if not is_text(str(path)):
+        raise InputError(f"expected a folder whose name is text, got {str(path)!r}: choose another")
     if (path / "run.toml").exists():
         raise InputError(f"{str(path)!r} holds a run already: gdpfed resume {path}, or choose another folder")
     above = next(one for one in (path, *path.absolute().parents) if one.exists())

@@ -65,6 +65,8 @@ class Loss:
                 f"expected one class for each example, got the shape {tuple(values.shape)} {where}: for several labels "
                 f"give loss 'bce-with-logits', for tokens 'next-token'"
             )
+        if self.kind == "classes" and bool((values < 0).any()):
+            raise InputError(f"expected labels from 0 up, got {int(values.min())} {where}")
         return values
 
     def check(self, outputs: object, targets: Tensor, *, most: int | None = None) -> "Loss":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.files import write_whole
+from gdpfed.files import is_text, write_whole
 from gdpfed.flower.node.coin import alone
 from gdpfed.flower.shared.enrolment import Announcement, Enrolment, announce, enrolment_from_json
 from gdpfed.flower.shared.home_files import Home, read_content, read_settings
@@ -69,6 +69,8 @@ class NodeBudget:
     allow_test_mode: bool = False
 
     def __post_init__(self) -> None:
+        if not is_text(self.name):
+            raise InputError(f"expected a name that is text, got {self.name!r}: choose another")
         if self.against not in get_args(Against):
             raise InputError(f"expected against 'models' or 'server', got {self.against!r}")
         if not 0 <= self.answer_seconds < math.inf:

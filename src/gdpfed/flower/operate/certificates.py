@@ -85,7 +85,11 @@ def make_node_key(folder: Path) -> Path:
 
 def days_left(certificate: Path) -> int:
     """Whole days for which a certificate is still valid (negative: expired)."""
-    ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    try:
+        ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except ValueError:
+        again = "make it again, by gdpfed flower certificate --host"
+        raise InputError(f"{str(certificate)!r} is damaged: {again}") from None
     return (ends - datetime.datetime.now(datetime.UTC)).days
 
 
