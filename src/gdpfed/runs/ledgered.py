@@ -49,12 +49,12 @@ def with_whole_budgets(task: Task, population: Population) -> Task:
     budgets = task.budgets
     places = _matched(population, budgets, np.arange(len(budgets)))
     epsilons = population.epsilons[places]
-    if (budgets.epsilons < epsilons).any() or (budgets.deltas < population.deltas[places]).any():
-        raise PrivacyError(
-            "the task has smaller budgets than the ledger for some of its clients: lower those of the ledger first, by "
-            "gdpfed ledger tighten"
-        )
     if budgets.clients is not None:
+        if (budgets.epsilons < epsilons).any() or (budgets.deltas < population.deltas[places]).any():
+            raise PrivacyError(
+                "the task has smaller budgets than the ledger for some of its clients: lower those of the ledger "
+                "first, by gdpfed ledger tighten"
+            )
         whole = dataclasses.replace(budgets, epsilons=epsilons, deltas=population.deltas[places])
         return dataclasses.replace(task, budgets=whole)
     text = ",".join(f"{len(list(same))}@{epsilon!r}" for epsilon, same in itertools.groupby(epsilons.tolist()))
