@@ -220,7 +220,13 @@ def test_found_in_calls(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"metrics": {"a": lambda *_: None}}, {"test": (np.zeros((2, 3)), np.array([0, -1]))}, {"out": "\udcff"}]
+    "wrong",
+    [
+        {"metrics": {"a": lambda *_: None}},
+        {"test": (np.zeros((2, 3)), np.array([0, -1]))},
+        {"out": "\udcff"},
+        {"loss": lambda outputs, _: outputs.detach().sum(1)},
+    ],
 )
 def test_a_training_that_cannot_be_leaves_nothing(
     wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from gdpfed.ledger.population import Population
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.privacy.budgets import Budgets, parse_compact
+from gdpfed.privacy.rounding import delta_up
 from gdpfed.runs.link import LedgerLink, read_link
 from gdpfed.tasks.task import Task
 
@@ -76,9 +77,10 @@ def check_link(link: LedgerLink, plan: Plan, budgets: Budgets, *, order: IntArra
         raise PrivacyError(f"{plan.method} has no privacy: a ledger lets it in for nobody")
     for number, group in enumerate(plan.groups):
         if (groups == number).any() and group.delta < (counted := float(population.deltas[groups == number].min())):
+            promised, at = delta_up(group.delta, 2), delta_up(counted, 2)
             raise PrivacyError(
-                f"{group.name!r} is promised its epsilon at delta {group.delta:g}, the ledger counts at {counted:g}, "
-                f"where epsilons are smaller: plan with a delta of {counted:g}, or make a ledger with {group.delta:g}"
+                f"{group.name!r} is promised its epsilon at delta {promised}, the ledger counts at {at}, where epsilons "
+                f"are smaller: plan with the ledger's delta, or make a ledger with the plan's"
             )
     check_admission(ledger.state, population, plan, groups, run=link.run)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -93,7 +94,8 @@ class Loss:
         if self.kind != "any":
             return self
         try:
-            value = self.function(outputs, targets)
+            with torch.enable_grad():
+                value = self.function(outputs.detach().requires_grad_(outputs.is_floating_point()), targets)
         except Exception as error:
             raise InputError(
                 f"the loss {self.name} fails on outputs of {tuple(outputs.shape)} and targets of "
@@ -104,6 +106,8 @@ class Loss:
             raise InputError(
                 f"expected a loss of one number, or of one for each of {len(targets)} examples, got {shape}"
             )
+        if not value.requires_grad:
+            raise InputError(f"expected a loss with a gradient, got {self.name} without: compute it from the outputs")
         is_mean = value.ndim == 0 or len(value) != len(targets)
         return Loss(name=self.name, function=self.function, is_mean=is_mean)
 
