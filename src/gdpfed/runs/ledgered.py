@@ -79,8 +79,8 @@ def check_link(link: LedgerLink, plan: Plan, budgets: Budgets, *, order: IntArra
         if (groups == number).any() and group.delta < (counted := float(population.deltas[groups == number].min())):
             promised, at = delta_up(group.delta, 2), delta_up(counted, 2)
             raise PrivacyError(
-                f"{group.name!r} is promised its epsilon at delta {promised}, the ledger counts at {at}, where epsilons "
-                f"are smaller: plan with the ledger's delta, or make a ledger with the plan's"
+                f"{group.name!r} is promised its epsilon at delta {promised}, the ledger counts at {at}, where "
+                f"epsilons are smaller: plan with the ledger's delta, or make a ledger with the plan's"
             )
     check_admission(ledger.state, population, plan, groups, run=link.run)
 
