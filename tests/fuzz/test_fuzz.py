@@ -67,6 +67,7 @@ LONG = "x" * 300
         ("flower up --nodes 1000000007", "at most 1000"),
         ("flower up --dir new --method nothing", "nothing"),
         ("flower new /proc/x", "/proc/x"),
+        ("flower enrol home fifo", "got a pipe"),
         ("flower node new --epsilon 2 --delta 1e-5 --name \udcff", "that is text"),
         ("flower node loop --epsilon 2 --delta 1e-5", "loop"),
         ("plan empty", "which is a folder"),

@@ -26,6 +26,8 @@ _LOGGER = logging.getLogger("gdpfed.flower")
 def read_content(path: Path, what: str) -> bytes:
     """The bytes of a file; ``what`` it should be is for the message."""
     try:
+        if path.is_fifo():
+            raise InputError(f"expected {what} at {str(path)!r}, got a pipe: give the path of a file")
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"expected {what} at {str(path)!r}: {error.strerror or error}") from None
