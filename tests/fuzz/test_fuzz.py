@@ -77,6 +77,7 @@ LONG = "x" * 300
         ("train tiny.toml --workers 1000000007", "--workers from 1 to 1000"),
         (f"train tiny.toml --workers 1 --seed {'1' * 400}", "below 2**63"),
         ("train tiny.toml --workers 1 --local-steps 1000000007", "at most 100000"),
+        ("plan 30@1,30@4 --clients-per-person 2 --person-epsilon 5e-324", "person_epsilon > 0"),
         ("audit plan.toml --canaries 0", "200 canaries"),
         ("audit plan.toml --canaries 1000000000", "at most 10000000"),
     ],
@@ -212,6 +213,10 @@ def test_json_with_a_file_is_one_document(sandbox: Sandbox) -> None:
         lambda: dataclasses.replace(
             gdpfed.make_plan(gdpfed.parse_compact("30@1,30@4"), gdpfed.PlanSettings(num_rounds=2, participation=0.5)),
             linked=(("a", "a"),),
+        ),
+        lambda: dataclasses.replace(
+            gdpfed.make_plan(gdpfed.parse_compact("30@1,30@4"), gdpfed.PlanSettings(num_rounds=2, participation=0.5)),
+            linked=(1,),  # type: ignore[arg-type]
         ),
     ],
 )

@@ -288,8 +288,8 @@ class Plan:
 
     def _check_linked(self) -> None:
         for counts in self.linked:
-            if len(counts) != len(self.groups):
-                raise InputError(f"expected a count for each of {len(self.groups)} groups in linked, got {len(counts)}")
+            if not isinstance(counts, tuple) or len(counts) != len(self.groups):
+                raise InputError(f"expected a count for each of {len(self.groups)} groups in linked, got {counts!r}")
             if any(
                 not (type(count) is int and 0 <= count <= group.num_clients)
                 for count, group in zip(counts, self.groups, strict=True)

@@ -54,8 +54,8 @@ _TOLERANCE, _MARGIN = 1e-6, 3e-7
 
 
 def check_epsilon(epsilon: float, *, field: str = "epsilon") -> float:
-    """Returns ``epsilon`` if it is a finite number above 0."""
-    expect(0 < epsilon <= _MAX_EPSILON, f"a finite {field} > 0, at most {_MAX_EPSILON:g}", **{field: epsilon})
+    """Returns ``epsilon`` if it is a finite number above 0, and its inverse too."""
+    expect(1e-300 < epsilon <= _MAX_EPSILON, f"a finite {field} > 0, at most {_MAX_EPSILON:g}", **{field: epsilon})
     return float(epsilon)
 
 
