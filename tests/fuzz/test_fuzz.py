@@ -69,6 +69,7 @@ LONG = "x" * 300
         ("flower new /proc/x", "/proc/x"),
         ("flower enrol home fifo", "got a pipe"),
         ("flower node new --epsilon 2 --delta 1e-5 --name \udcff", "that is text"),
+        (f"flower node new --epsilon 2 --delta 1e-5 --name {'a' * 201}", "printable name"),
         ("flower node loop --epsilon 2 --delta 1e-5", "loop"),
         ("plan empty", "which is a folder"),
         ("flower node new --epsilon 0 --delta 1e-5", "epsilon"),

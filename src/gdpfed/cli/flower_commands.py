@@ -208,9 +208,8 @@ def node(
     from gdpfed.flower.operate.certificates import make_node_key
 
     path = home / "announcement.json"
-    with nothing_left(
-        missing(path, *(home / one for one in ("node.key", "node.pub", NodeHome.key_name, NodeHome.settings_name)))
-    ):
+    made = ("node.key", "node.pub", "sessions", NodeHome.key_name, NodeHome.settings_name)
+    with nothing_left(missing(path, *(home / one for one in made))):
         announcement = make_node_home(
             home,
             epsilon=epsilon,
