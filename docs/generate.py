@@ -413,7 +413,7 @@ def answer_times_text() -> str:
     is_equal = "all of the same length" if len(hidden["lengths"]) == 1 else "of different lengths"
     return (
         f"{hidden['yes']} answers of nodes that trained and {hidden['no']} of nodes that did not, {is_equal}; the "
-        f"best classifier of times on the half that it was not chosen by has an AUC of {hidden['auc']:.3f} (0.5 is "
+        f"best classifier of times, on answers that it was not chosen by, has an AUC of {hidden['auc']:.3f} (0.5 is "
         f"guessing; its standard error is {_auc_error(hidden):.3f}). Where nodes answer when they are ready, "
         f"{control['yes']} and {control['no']} answers give {control['auc']:.2f}. "
         + ("" if control["auc"] >= 0.9 else "**So this shows nothing yet**: the attack must see those. ")
@@ -422,8 +422,8 @@ def answer_times_text() -> str:
 
 
 def _auc_error(verdict: dict[str, Any]) -> float:
-    """Of guessing, on half of the answers."""
-    yes, no = verdict["yes"] / 2, verdict["no"] / 2
+    """Of guessing."""
+    yes, no = verdict["yes"], verdict["no"]
     return float(((yes + no + 1) / (12 * yes * no)) ** 0.5)
 
 
