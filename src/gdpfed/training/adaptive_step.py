@@ -9,15 +9,16 @@ Everything rests on one number. Does a new update go on in a direction that was 
 
 It is standard normal if there is nothing but noise, so beyond 3 either way it says something.
 
-1. **Search.** The direction is from the start to the model. The first step is far too short, a thousandth of the
-   model's length. As long as z is at least 3, the step becomes ten times as long, and with it all that was moved so
-   far: nothing that short steps had learnt is lost. Before any step has grown, a smaller z only says that more
-   updates are needed. After that it says that the last step went too far: the turn lies between it and the one
-   before, where a line between the two z (over the logarithm of the step) crosses 0.
+1. **Search.** The direction is from the start to the model. The first step is short, a hundredth of the model's
+   length. As long as z is at least 3, the step grows by the root of ten, and with it all that was moved so far:
+   nothing that short steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as
+   much; in between more updates are needed. Once a step has grown, a z below 3 says that it went too far: the turn
+   lies between it and the one before, where a line between the two z (over the logarithm of the step) crosses 0. An
+   update that says so was made too far out, and is not used.
 2. **Train.** At the turn after k updates, noise had moved the model by the turn's step times sqrt(k). All rounds
-   together may move it by twice as much, so the step is twice the turn's times sqrt(k / rounds). The direction is now
-   from the average of the models to the model. Where z is beyond 3 the step is multiplied by exp(tanh((|z| - 3) / 4)
-   / 2), or divided by it where z is negative; where noise alone could have made z, it stays.
+   together may move it by 2.5 times as much, so the step is 2.5 times the turn's times sqrt(k / rounds). The direction
+   is now from the average of the models to the model. Where z is beyond 3 the step is multiplied by
+   exp(tanh((|z| - 3) / 4) / 2), or divided by it where z is negative; where noise alone could have made z, it stays.
 
 Of normalised updates the clip norm is only the unit that steps are measured in: another clip norm gives the same
 models, up to rounding. So neither a clip norm nor a step has to be chosen.
@@ -27,7 +28,7 @@ Guarantees (tests of the same name):
   the_search_finds_any_scale      a target a thousand times as far, or as near, is found as well.
   nothing_is_lost_in_the_search   what short steps moved is scaled with the step.
   steps_move_on_evidence_alone    a z that noise may make changes no step; beyond it, by the root of e at most.
-  noise_ends_no_search            without a signal the model stays within a hundredth of where it began.
+  noise_ends_no_search            without a signal the model stays as near to where it began as first steps reach.
   another_unit_another_nothing    the clip norm of normalised updates changes no model but by rounding.
   a_lost_step_is_refused          after the first round there is one, or an error: it is not begun anew.
 """
@@ -45,12 +46,12 @@ from gdpfed.planning.plan import Plan
 __all__ = ["Step", "agreement", "next_step", "noise_std"]
 
 # Of the model's length, or of 1 where the model is shorter: many dense layers start at zero.
-_FIRST, _LONGEST = 1e-3, 100.0
-_GROWTH = 10.0
+_FIRST, _LONGEST = 0.01, 100.0
+_GROWTH = math.sqrt(10)
 # In stds of what noise makes.
 _EVIDENCE = 3.0
 # What noise may move the model by in all rounds, over what it had moved it by where the search turned back.
-_NOISE = 2.0
+_NOISE = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,8 @@ def next_step(
     average: Tensor | None,
     step: Step | None,
     round_number: int,
-) -> tuple[Step, float]:
-    """The step for this round's ``update``, and the factor on what was moved so far, which is 1 after the search.
+) -> tuple[Step, Tensor]:
+    """The step, and what this round's ``update`` moves the model by, given the last step and what was moved so far.
 
     ``average`` is that of the models; during the search it is the start.
     """
@@ -88,25 +89,29 @@ def next_step(
                 f"expected the step of {round_number} rounds in the checkpoint, got none: start the run again in a new "
                 f"folder, or restore the checkpoint"
             )
-        return Step(length=_FIRST * unit), 1.0
+        return _straight(Step(length=_FIRST * unit), update)
     assert average is not None  # noqa: S101 - a plan that adapts has one
-    z = agreement(update, parameters.double() - average, noise_std=noise_std(plan))
+    moved = parameters.double() - average
+    z = agreement(update, moved, noise_std=noise_std(plan))
     if step.is_found:
         beyond = math.copysign(max(0.0, abs(z) - _EVIDENCE), z)
-        return dataclasses.replace(step, length=step.length * math.exp(math.tanh(beyond / 4) / 2)), 1.0
+        changed = step.length * math.exp(math.tanh(beyond / 4) / 2)
+        return _straight(dataclasses.replace(step, length=changed), update)
     if z >= _EVIDENCE and step.length < _LONGEST * unit:
-        return Step(length=_GROWTH * step.length, agreed=z), _GROWTH
+        grown = Step(length=_GROWTH * step.length, agreed=z)
+        return grown, (_GROWTH - 1) * moved + grown.length * update
     if step.agreed is None and z > -_EVIDENCE:
-        return step, 1.0
-    found = _NOISE * _turn(step, z) * math.sqrt(round_number / plan.num_rounds)
-    return Step(length=found, found_in=round_number), found / step.length
-
-
-def _turn(step: Step, z: float) -> float:
-    """The step at which z would be 0, between the last one, which has ``z``, and a tenth of it."""
+        return _straight(step, update)
     if step.agreed is None:
-        return step.length
-    return step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
+        return Step(length=step.length / _GROWTH), (1 / _GROWTH - 1) * moved
+    # Where a line from the last step's z to this one's crosses 0, over the logarithm of the step.
+    turn = step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
+    found = _NOISE * turn * math.sqrt(round_number / plan.num_rounds)
+    return Step(length=found, found_in=round_number), (found / step.length - 1) * moved
+
+
+def _straight(step: Step, update: Tensor) -> tuple[Step, Tensor]:
+    return step, step.length * update
 
 
 def agreement(update: Tensor, direction: Tensor, *, noise_std: float) -> float:

@@ -123,7 +123,7 @@ def run_round(
     released = release(state, sample(state))
     update, step = combine(plan, sparsified(plan, released.sums), layer_sizes), None
     if plan.adaptive_step:
-        step, moved = next_step(
+        step, update = next_step(
             plan,
             update,
             parameters=state.parameters,
@@ -131,9 +131,6 @@ def run_round(
             step=state.step,
             round_number=state.round_number,
         )
-        update = step.length * update
-        if state.average is not None and moved != 1:
-            update += (moved - 1) * (state.parameters.double() - state.average)
     parameters = (state.parameters.double() + update).float()
     participations = state.participations.copy()
     participations[released.clients] += 1
