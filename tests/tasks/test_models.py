@@ -11,6 +11,7 @@ SIZES: dict[str, dict[str, int]] = {
     "char-lstm": {"num_classes": 90},
     "char-linear": {"num_classes": 78},
     "scattering-linear": {"channels": 3},
+    "public-text": {"num_classes": 78},
 }
 
 
@@ -26,6 +27,8 @@ SIZES: dict[str, dict[str, int]] = {
         ("char-lstm", 822_570),
         ("char-linear", 12_246),
         ("scattering-linear", 53_130),
+        ("public-text", 30_030),
+        ("public-image", 12_810),
     ],
 )
 def test_sizes(name: str, expected: int) -> None:

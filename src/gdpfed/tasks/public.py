@@ -4,9 +4,9 @@ Place: the first part of the models `public-text` and `public-image`, in the pla
 others. Clients train a dense layer on them; nobody's budget pays for what the public data gave. `catalogue.toml` names
 the data, and every result says it (`catalogue.public_data_of`).
 
-Text goes through recurrent units (`tools/public_text.py` made them); the last state is the features, and the dense
-layer starts as the network's own: what it knew of the next character. Images are enlarged to 96 pixels and go through
-EfficientNet-Lite0 (`efficientnet.py`); features have length 1.
+The last 40 characters of a text go through recurrent units (`tools/public_text.py` made them); the last state is the
+features, and the dense layer starts as the network's own: what it knew of the next character. Images are enlarged to
+96 pixels and go through EfficientNet-Lite0 (`efficientnet.py`); features have length 1.
 
 Networks are plain values that are read when they are first used: a model has no parameters but those that clients
 train, and none leaves with an update. A batch is filled up to a fixed size, since products of other shapes round
@@ -37,6 +37,8 @@ __all__ = ["PublicImage", "PublicText", "public_head"]
 
 # Examples at a time.
 _TEXTS, _IMAGES = 128, 8
+# The characters that the network reads before it is asked for the next: the last of a window.
+_CONTEXT = 40
 _SIDE = 96
 # What EfficientNet-Lite0 subtracts from a byte, and divides it by.
 _BYTE_MEAN, _BYTE_STD = 127.0, 128.0
@@ -68,8 +70,8 @@ class PublicText(_InBatches):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """The digest of the weights."""
-        return _digest("public-text")
+        """The digest of the weights, and how many characters they are shown."""
+        return f"{_digest('public-text')} {_CONTEXT}"
 
     def length(self, shape: object) -> int:
         """The network's units."""
@@ -78,7 +80,7 @@ class PublicText(_InBatches):
 
     def _features(self, characters: Tensor) -> Tensor:
         embedding = _weights()["embed_weight"]
-        states, _ = _cells()(embedding[characters.T])
+        states, _ = _cells()(embedding[characters[:, -_CONTEXT:].T])
         last: Tensor = states[-1]
         return last
 
