@@ -33,10 +33,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gdpfed.tasks.text import PLAYS_ALPHABET as ALPHABET
+
 AUSTEN = Path("/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb")
 OUTPUT = Path(__file__).parents[1] / "src" / "gdpfed" / "tasks" / "embedded" / "public-text.npz"
-# The data set's, in code point order: `tasks/text.py` makes it.
-ALPHABET = "\n !\"&'(),-./0124568:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ]_abcdefghijklmnopqrstuvwxyz{"
 DIGESTS = {
     "bible": "cd45f0c9cedab8e4439bd6486c8952c77cc8b0ecc5d1f6ae3513f2039f47229d",
     "austen": "8fb5198960d0da724b1562f96e4221e5c1b41ff455000280b02c55980c3d8f21",

@@ -1,4 +1,4 @@
-"""The models of the paper's four tasks, at sizes that the presets state, two that were made for noise, and two
+"""The models of the paper's four tasks, at sizes that the presets state, three that were made for noise, and two
 that rest on public data.
 
 Place: what a client trains. None has running statistics: BatchNorm's would leave a client unclipped and without noise,
@@ -22,6 +22,7 @@ from gdpfed.errors import InputError, PrivacyError, expect_word
 from gdpfed.tasks.efficientnet import NUM_FEATURES
 from gdpfed.tasks.features import LastCharacters, Scattering
 from gdpfed.tasks.public import PublicImage, PublicText, public_head
+from gdpfed.tasks.words import WordSoFar
 
 __all__ = ["MODELS", "CharLSTM", "build_model", "refuse_running_statistics"]
 
@@ -58,6 +59,11 @@ def scattering_linear(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
 def char_linear(*, num_classes: int, width: int = 2) -> nn.Module:
     """A dense layer, from zero, on the last ``width`` characters: 12,246 parameters for 2 of an alphabet of 78."""
     return _on_fixed(LastCharacters(alphabet=num_classes, count=width), width * num_classes, num_classes)
+
+
+def word_linear(*, num_classes: int) -> nn.Module:
+    """A dense layer, from zero, on the last two characters and on the word so far: 72,150 parameters."""
+    return _on_fixed(WordSoFar(alphabet=num_classes), WordSoFar.num_features, num_classes)
 
 
 def public_text(*, num_classes: int) -> nn.Module:
@@ -153,6 +159,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "char-lstm": CharLSTM,
     "char-linear": char_linear,
+    "word-linear": word_linear,
     # Never a default: what they reach depends on what was public.
     "public-text": public_text,
     "public-image": public_image,

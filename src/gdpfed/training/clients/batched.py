@@ -31,6 +31,7 @@ from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.features import Fixed, KeptFeatures, LastCharacters
+from gdpfed.tasks.words import WordSoFar
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
@@ -81,7 +82,7 @@ class LinearModel:
         if type(model) is not nn.Sequential or len(model) != 2:
             return False
         fixed, dense = model
-        is_fixed = type(fixed) in (KeptFeatures, LastCharacters) or isinstance(fixed, Fixed)
+        is_fixed = type(fixed) in (KeptFeatures, LastCharacters, WordSoFar) or isinstance(fixed, Fixed)
         return is_fixed and type(dense) is nn.Linear and dense.bias is not None
 
     def prepare(self, inputs: Tensor) -> Tensor:
