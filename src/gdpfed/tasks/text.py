@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from gdpfed.errors import InputError
 
 __all__ = [
-    "PLAYS_ALPHABET", "TEST_STRIDE", "TRAIN_STRIDE", "WINDOW_LENGTH", "Role", "RoleWindows", "read_roles", "role_windows",
+    "PLAYS_ALPHABET", "TEST_STRIDE", "TRAIN_STRIDE", "WINDOW_LENGTH", "Role", "RoleWindows", "read_roles",
+    "role_windows",
 ]  # fmt: skip
 
 WINDOW_LENGTH = 80

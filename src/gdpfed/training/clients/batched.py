@@ -31,8 +31,8 @@ from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.features import Fixed, KeptFeatures, LastCharacters
-from gdpfed.tasks.words import WordSoFar
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
+from gdpfed.tasks.words import WordSoFar
 from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
 
