@@ -12,6 +12,10 @@ SHA-256.
 
 A recurrent network learns to predict the next character. Paragraphs are laid out anew in every epoch, most of them as
 verse is printed (about 42 columns, a capital at the start of a line), others as prose: how plays look is public too.
+
+The file that ships was learnt in two goes, 13 million characters in all: 1,200 steps at rates from 0.003 down to 0.0025,
+by an earlier schedule, then `--start` with `--steps 900 --rate 0.002 --seed 2`. The defaults are one go over twice as
+many; it has not been run to its end, so its digest will be another.
 """
 
 import argparse

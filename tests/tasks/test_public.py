@@ -67,7 +67,7 @@ def test_states_are_the_networks() -> None:
             state = cell(held["embed_weight"][characters[:, place]], state)
         expected = state @ held["output_weight"].T + held["output_bias"]
         model = build_model("public-text", seed=1, num_classes=78)
-        torch.testing.assert_close(PublicText()(characters), state, rtol=0, atol=1e-3)
+        torch.testing.assert_close(PublicText()(characters), state / units**0.5, rtol=0, atol=1e-4)
         torch.testing.assert_close(model(characters), expected, rtol=0, atol=2e-2)
     # Else each character would be taken for another.
     assert alphabet == PLAYS_ALPHABET

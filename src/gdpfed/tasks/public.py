@@ -5,7 +5,8 @@ others. Clients train a dense layer on them; nobody's budget pays for what the p
 the data, and every result says it (`catalogue.public_data_of`).
 
 The last 40 characters of a text go through recurrent units (`tools/public_text.py` made them); the last state is the
-features, and the dense layer starts as the network's own: what it knew of the next character. Images are enlarged to
+features, over the root of the units' number, so that it is not longer than 1; the dense layer starts as the network's
+own: what it knew of the next character. Images are enlarged to
 96 pixels and go through EfficientNet-Lite0 (`efficientnet.py`); features have length 1.
 
 Networks are plain values that are read when they are first used: a model has no parameters but those that clients
@@ -21,6 +22,7 @@ Guarantees (tests of the same name):
 
 import functools
 import io
+import math
 
 import numpy as np
 import torch
@@ -64,14 +66,14 @@ class _InBatches(Fixed):
 
 
 class PublicText(_InBatches):
-    """Text (batch, length), as places in the network's alphabet, to the network's last state (batch, units)."""
+    """Text (batch, length), as places in the network's alphabet, to the network's last state, at most 1 long."""
 
     _at_once = _TEXTS
 
     @property
     def version(self) -> str:  # type: ignore[override]
         """The digest of the weights, and how many characters they are shown."""
-        return f"{_digest('public-text')} {_CONTEXT}"
+        return f"{_digest('public-text')} {_CONTEXT} scaled"
 
     def length(self, shape: object) -> int:
         """The network's units."""
@@ -81,8 +83,8 @@ class PublicText(_InBatches):
     def _features(self, characters: Tensor) -> Tensor:
         embedding = _weights()["embed_weight"]
         states, _ = _cells()(embedding[characters[:, -_CONTEXT:].T])
-        last: Tensor = states[-1]
-        return last
+        scaled: Tensor = states[-1] / math.sqrt(states.shape[-1])
+        return scaled
 
 
 class PublicImage(_InBatches):
@@ -119,7 +121,8 @@ def public_head(num_classes: int) -> nn.Linear:
         )
     head = nn.Linear(weights["output_weight"].shape[1], num_classes)
     with torch.no_grad():
-        head.weight.copy_(weights["output_weight"])
+        # On states that are shorter by this factor.
+        head.weight.copy_(weights["output_weight"] * math.sqrt(head.in_features))
         head.bias.copy_(weights["output_bias"])
     return head
 
