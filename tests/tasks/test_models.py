@@ -29,7 +29,7 @@ SIZES: dict[str, dict[str, int]] = {
         ("char-linear", 12_246),
         ("scattering-linear", 53_130),
         ("word-linear", 72_150),
-        ("public-text", 30_030),
+        ("public-text", 6_084),
         ("public-image", 12_810),
     ],
 )

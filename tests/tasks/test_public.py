@@ -65,10 +65,14 @@ def test_states_are_the_networks() -> None:
     with torch.no_grad():
         for place in range(80 - public._CONTEXT, 80):
             state = cell(held["embed_weight"][characters[:, place]], state)
-        expected = state @ held["output_weight"].T + held["output_bias"]
+        turned = state @ held["directions"].T
+        expected = turned @ held["head_weight"].T + held["head_bias"]
         model = build_model("public-text", seed=1, num_classes=78)
-        torch.testing.assert_close(PublicText()(characters), state / units**0.5, rtol=0, atol=1e-4)
+        torch.testing.assert_close(PublicText()(characters), turned / 10, rtol=0, atol=2e-3)
         torch.testing.assert_close(model(characters), expected, rtol=0, atol=2e-2)
+    # Directions that do not overlap: features as many as they must be, and no more.
+    assert held["directions"].shape == (77, units)
+    torch.testing.assert_close(held["directions"] @ held["directions"].T, torch.eye(77), rtol=0, atol=1e-2)
     # Else each character would be taken for another.
     assert alphabet == PLAYS_ALPHABET
 
