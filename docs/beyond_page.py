@@ -18,6 +18,7 @@ from scipy import stats
 from gdpfed.errors import MissingExtraError
 from gdpfed.report.paper import paper_tables
 from gdpfed.report.pictures import paper_style, save_figure
+from gdpfed.tasks.catalogue import public_data_of
 from gdpfed_reproduce.beyond import (
     OWN_SETTINGS,
     PAPER,
@@ -145,10 +146,15 @@ def _facts(records: Sequence[CellRecord]) -> str:
     models = sorted({record.config["training"]["model"] for record in records})
     rounds = sorted({record.config["num_rounds"] for record in records})
     shares = sorted({record.config["participation"] for record in records})
+    public = "".join(
+        f" **{model} rests on public data, for which no budget pays: {data}.**"
+        for model in models
+        if (data := public_data_of(model))
+    )
     return (
         f"{', '.join(models)} ({', '.join(f'{size:,}' for size in sizes)} parameters), budgets "
         f"{first.config['budgets']}, {', '.join(map(str, rounds))} rounds, participation "
-        f"{', '.join(f'{share:g}' for share in shares)}; seeds {', '.join(map(str, seeds))}."
+        f"{', '.join(f'{share:g}' for share in shares)}; seeds {', '.join(map(str, seeds))}.{public}"
     )
 
 

@@ -135,7 +135,8 @@ def _finish(run: "RunFolder", simulation: "Simulation", workforce: Workforce, *,
             final = run_simulation(run, simulation, watch=watch)
     finally:
         simulation.trainer.close()
-    spent, remarks = spent_by_group(run), run.remarks()
+    public = [remark for record in run.records()[-1:] if (remark := record.public_data_remark)]
+    spent, remarks = spent_by_group(run), [*run.remarks(), *public]
     content = {
         "folder": str(run.path),
         "method": run.plan.method,
@@ -274,6 +275,7 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         "results": [dataclasses.asdict(result) for result in results],
         "runs": [dataclasses.asdict(curve) for curve in drawn],
         "picture": saved,
+        "public_data": sorted({record.public_data for run in runs for record in run.records()[-1:]} - {""}),
     }
     if not as_json:
         epsilons = {(curve.method, curve.against): curve.epsilons for curve in reversed(drawn) if curve.is_finished}
@@ -298,6 +300,14 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         for curve in drawn
         if not (curve.is_finished and curve.accuracies)
     ]
+    lines += sorted(
+        {
+            f"{run.task.title}, {run.task.training.model}: {remark}"
+            for run in runs
+            for record in run.records()[-1:]
+            if (remark := record.public_data_remark)
+        }
+    )
     drawing = f"picture: {saved}" if saved else "no picture: no round was evaluated yet"
     if not saved and any(curve.rounds for curve in drawn):
         drawing = "no picture: pip install 'gdpfed[plots]' to draw it"
