@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: run lint check test faults attack fuzz format docs bench constraints clean
 
 run: $(VENV)/run-ready
-	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
+	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,auto --out gdpfed-results/demonstration
 	@echo
 	@echo "Try next:"
 	@echo "  $(BIN)/gdpfed plan 500@0.8,300@2,200@5 --method pooled --rounds 100 --participation 0.05 --out plan.toml"

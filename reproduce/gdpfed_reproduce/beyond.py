@@ -219,8 +219,15 @@ def _autos() -> Iterator[Table]:
             name=f"auto-{name}",
             title=f"Nothing tuned: {words}",
             population="paper",
-            rows={**_auto(recipe), **_without(recipe, PLAIN_CNN)},
+            rows=_auto(recipe),
             seeds=_EVERYONE,
+        )
+        yield Table(
+            name=f"auto-{name}-parts",
+            title=f"Nothing tuned: {words}, each part taken away",
+            population="paper",
+            rows={AUTO_ROW: _one(recipe, "auto"), **_without(recipe, PLAIN_CNN)},
+            seeds=_EVERYONE[:3],
         )
         rates = (0.005, 0.01, 0.02, 0.05, 0.1) if name == "features" else (0.05, 0.1, 0.2)
         yield Table(
@@ -246,12 +253,20 @@ def _autos() -> Iterator[Table]:
         seeds=_EVERYONE[:3],
     )
     for dataset in OTHERS:
-        recipe = AUTO["text" if dataset == "shakespeare" else "features"]
         yield Table(
             name=f"auto-{dataset}",
-            title=f"Nothing tuned: {_TITLES[dataset]}",
+            title=f"Nothing tuned: {_TITLES[dataset] if dataset != 'shakespeare' else 'Shakespeare, the word so far'}",
             population="paper",
-            rows=_auto(recipe),
+            rows=_auto(AUTO["words" if dataset == "shakespeare" else "features"]),
+            seeds=_EVERYONE,
+            datasets=(dataset,),
+        )
+    for dataset, recipe in (("shakespeare", AUTO["public text"]), ("cifar10", AUTO["public images"])):
+        yield Table(
+            name=f"auto-public-{dataset}",
+            title=f"Nothing tuned, on features learnt from public data: {load_task(dataset).title}",
+            population="paper",
+            rows={AUTO_ROW: _one(recipe, "auto"), PLAIN_SERVER: _one(recipe, "fedavg")},
             seeds=_EVERYONE,
             datasets=(dataset,),
         )
