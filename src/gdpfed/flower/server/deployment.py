@@ -29,6 +29,7 @@ from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun
 from gdpfed.flower.server.recovery import KeptSums, Standings, check_ledger_mark
 from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.server.transport import GridTransport
+from gdpfed.flower.server.waiting import Patience
 from gdpfed.flower.shared.test_mode import check_test_mode, stop_here
 from gdpfed.flower.shared.vectors import sizes_of, to_vector
 from gdpfed.ledger.book import Ledger
@@ -70,6 +71,7 @@ def serve(
         grid=grid,
         enrolment=run.enrolment,
         settings=run.settings,
+        patience=Patience(settings=run.settings, is_rotation=run.plan.is_rotation),
         take_standing=standings.take,
         log=home.log,
         events=events,
