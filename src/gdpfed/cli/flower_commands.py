@@ -151,15 +151,21 @@ def gate(
     home: Home,
     listen: Annotated[str, Option(help="HOST:PORT that nodes connect to.")],
     superlink: Annotated[str, Option(help="HOST:PORT of the SuperLink.")] = f"127.0.0.1:{_INNER_PORT}",
+    access_log: Annotated[
+        Path | None, Option(help="A line of JSON for each request. Default: gate.log in the home.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs."""
+    """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs.
+
+    GET /health says whether the SuperLink answers (200) or not (502).
+    """
     from gdpfed.flower.operate.gate import serve_gate
 
     if as_json:
         print_json({"home": str(home), "listen": listen, "superlink": superlink})
         sys.stdout.flush()
-    serve_gate(home / "certificates", listen=listen, superlink=superlink)
+    serve_gate(home / "certificates", listen=listen, superlink=superlink, access_log=access_log or home / "gate.log")
 
 
 @flower_app.command("certificate")
@@ -285,6 +291,40 @@ def plan_run(
         "start it, or go on with it after a crash, from the project's folder:",
         f"  {start}",
     )
+
+
+@flower_app.command("status")
+def status(
+    home: Annotated[Path, Argument(help="A server's home, or a node's.")],
+    watch: Annotated[bool, Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """One look: round, stage, who is online or was lost, spend and time left; of a node its budget, spend and runs."""
+    from gdpfed.cli.flower_status import show_status
+
+    show_status(home, watch=watch, as_json=as_json)
+
+
+@flower_app.command("doctor")
+def doctor(
+    home: Annotated[Path | None, Argument(help="A server's home, or a node's. Default: this machine only.")] = None,
+    superlink: Annotated[str | None, Option(help="HOST:PORT that nodes connect to: the gate.")] = None,
+    inner: Annotated[
+        str, Option(help="HOST:PORT of the SuperLink itself, on the server.")
+    ] = f"127.0.0.1:{_INNER_PORT}",
+    authority: Annotated[
+        Path | None, Option(help="On a node: the operator's ca.crt. Default: that in the home.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find what is wrong before a run, and what to do about it; exit code 1 if something is."""
+    from gdpfed.cli.flower_status import print_findings
+    from gdpfed.flower.operate.doctor import examine
+
+    found = examine(home, superlink=superlink, inner=inner, authority=authority)
+    print_findings(found, as_json=as_json)
+    if any(finding.level == "problem" for finding in found):
+        raise typer.Exit(1)
 
 
 @flower_app.command("give-up")

@@ -166,7 +166,8 @@ def _watch(run: HomeRun, folder: RunFolder, ledger: Ledger, events: Events, prog
     events("round", round=progress.record.round_number, epsilons=epsilons, **judged)
     listed = ", ".join(rounded_up(value, 3) for value in spent)
     where = f"round {progress.state.round_number} of {run.plan.num_rounds}"
-    run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}")
+    facts = {"round": progress.state.round_number, "seconds": round(progress.seconds, 3), "epsilons": epsilons}
+    run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}", **facts)
 
 
 def _found(run: HomeRun) -> RunFolder | None:

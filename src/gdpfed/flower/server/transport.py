@@ -51,7 +51,7 @@ class GridTransport:
     settings: DeploymentSettings
     patience: Patience
     take_standing: Callable[[int, bytes, bytes], Standing | None]
-    log: Callable[[str], None]
+    log: Callable[..., None]
     events: Events
     _nodes: dict[int, int] = field(default_factory=dict, init=False)
     # When each node was last asked who it is.
@@ -71,16 +71,18 @@ class GridTransport:
             self._online = activations(self.grid.get_nodes())
             if unknown := self._unknown():
                 self._announce(unknown)
-            present = sum(node in self._online for node in self._nodes.values())
-            if present >= wanted:
-                return
-            if time.monotonic() >= deadline:
+            here = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
+            present = len(here)
+            if present >= wanted or time.monotonic() >= deadline:
                 break
             if not is_told:
                 is_told = True
-                names = (one.name for number, one in enumerate(self.enrolment.clients) if not self._is_here(number))
-                self._tell_waiting("before the round", names, deadline)
+                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self._is_here(number)]
+                self._tell_waiting("before the round", away, deadline)
+                until = round(time.time() + deadline - time.monotonic(), 3)
+                self.events("online", online=here, waiting=away, until=until)
             time.sleep(self.settings.poll_seconds)
+        self.events("online", online=here)
         if present < fewest:
             raise InputError(
                 f"expected {fewest} of {enrolled} enrolled nodes online (min_online), got {present}: the run stops; "
@@ -112,7 +114,7 @@ class GridTransport:
                 (encoded,) = unpack(answer.packet, stage="announce", num_parts=1)
                 self._bind(answer.node, encoded, nonce)
             except GdpfedError as error:
-                self.log(f"node {answer.node} is not bound to a client: {error}")
+                self.log(f"node {answer.node} is not bound to a client: {error}", node=str(answer.node))
                 self.events("unbound", node=str(answer.node), why=str(error))
 
     def _bind(self, node: int, encoded: bytes, nonce: bytes) -> None:
@@ -147,14 +149,15 @@ class GridTransport:
             yield client, answer.packet
 
     def _lose(self, stage: str, name: str, why: str) -> None:
-        self.log(f"{stage}: {name!r} {why}: the round goes on without it")
+        self.log(f"{stage}: {name!r} {why}: the round goes on without it", stage=stage, client=name)
         self.events("dropped", stage=stage, client=name, why=why)
 
     def _tell_waiting(self, stage: str, names: Iterable[str], deadline: float) -> None:
         """``deadline`` of the monotonic clock."""
         ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=deadline - time.monotonic())
-        listed = ", ".join(sorted(names))
-        self.log(f"{stage}: waiting for {listed}, until {ends:%H:%M:%S}Z at the latest")
+        listed = sorted(names)
+        text = f"{stage}: waiting for {', '.join(listed)}, until {ends:%H:%M:%S}Z at the latest"
+        self.log(text, stage=stage, clients=listed)
 
     def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[_Answer]:
         """Each node's answer as it comes, or why none will."""
