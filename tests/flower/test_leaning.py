@@ -20,7 +20,7 @@ def test_every_assumption_holds(assumption: Assumption) -> None:
 def test_a_broken_assumption_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Flower in which everything is different: each is named, with the module of ours that needs it."""
     assert broken_assumptions() == []
-    monkeypatch.setattr(leaning, "_module", lambda name: SimpleNamespace(__file__=None, time=object()))
+    monkeypatch.setattr(leaning, "_module", lambda _: SimpleNamespace(__file__=None, time=object()))
     monkeypatch.setattr(metadata, "version", lambda _: "1.42.0")
     monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(entry_points=()))
     said = broken_assumptions()

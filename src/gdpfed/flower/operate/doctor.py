@@ -175,8 +175,12 @@ def _certificates(folder: Path, superlink: str | None) -> Iterator[Finding]:
         yield Finding(what="certificates", level="note", text="ca.key lies on the server", advice=advice)
 
 
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
 def _expiry(name: str, certificate: x509.Certificate) -> Finding:
-    now = datetime.datetime.now(datetime.UTC)
+    now = _now()
     days = (certificate.not_valid_after_utc - now).days
     renew = "gdpfed flower certificate HOME --host ..., then restart SuperLink and gate"
     if name == "ca.crt":

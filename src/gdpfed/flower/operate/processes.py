@@ -180,8 +180,10 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     def start_gate(self) -> None:
         """Starts a gate before the SuperLink; nodes that are started later come through it."""
         serve = "import sys; from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
-        serve += "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3])"
-        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address]
+        serve += (
+            "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3], access_log=Path(sys.argv[4]))"
+        )
+        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address, str(self.logs / "access.log")]
         self.gate = self._start("gate", [sys.executable, "-c", serve, *words])
         self._await_port(self.gate, self.gate_port)
 
