@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
 from prometheus_client.parser import text_string_to_metric_families
 
 from gdpfed.flower.operate.certificates import make_certificates
 from gdpfed.flower.operate.metrics import page
 from gdpfed.flower.operate.status import ServerStatus, status_of
-from tests.flower.federations import FIRST_NODE, Federation
+from tests.flower.federations import FIRST_NODE, Federation, stage_of
 
 pytestmark = pytest.mark.training
+
+# Of which the samples differ in size.
+SEEDS = (1, 2)
 
 
 def samples(home: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -45,18 +49,26 @@ def test_a_scrape_parses(tmp_path: Path) -> None:
 
 def test_metrics_name_nobody(tmp_path: Path) -> None:
     """Two runs with cohorts of other clients and other sizes have the same page, but for times."""
-    pages = []
-    for name, cohort in (("one", {0}), ("two", {1, 2})):
-        federation = Federation(tmp_path / name, sizes=(3,), epsilons=(4.0,), participation=1.0, rounds=1)
-        grid = federation.grid()
-        # Whoever is offline when the round begins was not asked, as if not sampled.
-        grid.offline = {FIRST_NODE + number for number in federation.numbers if number not in cohort}
-        federation.serve(grid)
-        pages.append(samples(federation.home.path))
-    varying = ("seconds", "nodes_online", "answers_lost")
-    one, two = ({key: value for key, value in page.items() if not any(v in key[0] for v in varying)} for page in pages)
-    assert one == two
-    assert {label for page in pages for (_, labels) in page for label, _ in labels} == {"state", "group", "stage"}
+    pages, cohorts = [], []
+    for seed in SEEDS:
+        federation = Federation(
+            tmp_path / str(seed), sizes=(5,), epsilons=(4.0,), participation=0.5, rounds=1, test_seed=seed
+        )
+        asked: set[int] = set()
+
+        def deliver(client: int, message: Message, asked: set[int] = asked) -> bool:
+            asked.update({client} if stage_of(message) == "keys" else ())
+            return True
+
+        federation.serve(federation.grid(deliver=deliver))
+        cohorts.append(asked)
+        pages.append({key: value for key, value in samples(federation.home.path).items() if "seconds" not in key[0]})
+    one, two = cohorts
+    assert one
+    assert two
+    assert len(one) != len(two)
+    assert pages[0] == pages[1]
+    assert {label for (_, labels) in pages[0] for label, _ in labels} == {"state", "group"}
 
 
 def test_a_nodes_page_stands_still(tmp_path: Path) -> None:
