@@ -269,7 +269,7 @@ def test_a_home_in_use_twice_is_bound_once(tmp_path: Path) -> None:
         settings=federation.home.settings,
         patience=Patience(settings=federation.home.settings, is_rotation=False),
         take_standing=take,
-        log=lines.append,
+        log=lambda text, **_: lines.append(text),
         events=lambda *_, **__: None,
     )
     transport.refresh()

@@ -85,9 +85,13 @@ def test_only_the_fleet_api_passes(tmp_path: Path) -> None:
             assert ask(outer, authority, "GET /health").endswith(b"ok")
             assert b" 404 " in ask(outer, authority, "GET /health?x=1").split(b"\r\n")[0]
             assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
-            rows = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+            # A line is written when its answer has left.
+            deadline = time.monotonic() + 30
+            while len(lines := (tmp_path / "log").read_text().splitlines()) < len(BAD) + 4:
+                assert time.monotonic() < deadline, lines
+                time.sleep(0.05)
+            rows = [json.loads(line) for line in lines]
             assert (rows[0]["path"], rows[0]["status"], rows[0]["bytes_in"]) == ("/v1/fleet/push-object", 201, 1 << 20)
-            assert len(rows) == len(BAD) + 4
         finally:
             gate.terminate()
             server.shutdown()
@@ -114,6 +118,7 @@ def test_an_access_log_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytes
     log = AccessLog(tmp_path / "log")
     for number in range(100):
         log(path="/x", number=number)
+    log.close()
     assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1"}
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["number"] == 99

@@ -118,6 +118,8 @@ def test_the_log_says_whom_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("is_rotation", [False, True])
 def test_nobody_is_given_up_before_the_moment(is_rotation: bool) -> None:
     """Of a plan against the server: a node that seems to be away while its input waits is not lost for that."""
+    # As a process of Flower's runtime is told who it is.
+    InProcessGrid({})
     settings = DeploymentSettings(answer_seconds=0.4, poll_seconds=0.01)
     looks: list[float] = []
 
@@ -140,7 +142,7 @@ def test_nobody_is_given_up_before_the_moment(is_rotation: bool) -> None:
         settings=settings,
         patience=Patience(settings=settings, is_rotation=is_rotation),
         take_standing=lambda *_: None,
-        log=lambda _: None,
+        log=lambda *_, **__: None,
         events=lambda *_, **__: None,
     )
     made._nodes[0] = 7

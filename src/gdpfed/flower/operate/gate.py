@@ -74,6 +74,10 @@ class AccessLog:
             # A full disk must keep no node out.
             return
 
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._file.close()
+
 
 def gate_app(superlink: str, authority: Path, *, log: Callable[..., None] = lambda **_: None) -> App:
     """An ASGI app that passes requests of nodes on to ``superlink`` (HOST:PORT), whose certificate is checked."""
@@ -173,7 +177,8 @@ def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byte
 
 
 async def _answer(send: _Send, status: int, text: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
