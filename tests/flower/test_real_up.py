@@ -87,7 +87,7 @@ def test_up_takes_everything_down(folder: Path, watched: Watched) -> None:
         try:
             while process.poll() is None:
                 watch(folder, watched)
-                time.sleep(0.5)
+                time.sleep(1.0)
         finally:
             process.terminate()
         assert process.stdout is not None
