@@ -38,7 +38,7 @@ def test_the_whole_way_on_one_machine(tmp_path: Path) -> None:
         start_new_session=True,
     ) as shell:
         try:
-            said, _ = shell.communicate(commands, timeout=900)
+            said, _ = shell.communicate(commands, timeout=600)
         finally:
             # Whatever is left of it is in its own session.
             if shell.poll() is None:
