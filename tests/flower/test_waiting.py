@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.app import Message
@@ -114,37 +115,64 @@ def test_the_log_says_whom_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert (lost["client"], lost["stage"], lost["why"]) == ("1", "input", "went offline")
 
 
-@pytest.mark.usefixtures("_soon")
-@pytest.mark.parametrize("is_rotation", [False, True])
-def test_nobody_is_given_up_before_the_moment(is_rotation: bool) -> None:
-    """Of a plan against the server: a node that seems to be away while its input waits is not lost for that."""
+class LoneNode:
+    """A Grid with one node, number 7, which is asked and never answers by itself."""
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=7)]
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        return ["one" for _ in messages]
+
+    def pull_messages(self, _: list[str]) -> list[Message]:
+        return []
+
+
+def asked(grid: LoneNode, *, is_rotation: bool = False) -> list[str]:
+    """What the log says when the node is asked for its input and gives none."""
     # As a process of Flower's runtime is told who it is.
     InProcessGrid({})
     settings = DeploymentSettings(answer_seconds=0.4, poll_seconds=0.01)
-    looks: list[float] = []
-
-    class Away:
-        """The node is there when it is asked, and then it is not."""
-
-        def get_nodes(self) -> list[NodeInfo]:
-            looks.append(time.monotonic())
-            return [NodeInfo(node_id=7)] if len(looks) == 1 else []
-
-        def push_messages(self, messages: list[Message]) -> list[str]:
-            return ["one" for _ in messages]
-
-        def pull_messages(self, _: list[str]) -> list[Message]:
-            return []
-
+    lines: list[str] = []
     made = transport.GridTransport(
-        grid=Away(),  # type: ignore[arg-type]
+        grid=grid,  # type: ignore[arg-type]
         enrolment=SimpleNamespace(clients=[SimpleNamespace(name="a")]),  # type: ignore[arg-type]
         settings=settings,
         patience=Patience(settings=settings, is_rotation=is_rotation),
         take_standing=lambda *_: None,
-        log=lambda *_, **__: None,
+        log=lambda text, **_: lines.append(text),
         events=lambda *_, **__: None,
     )
     made._nodes[0] = 7
     assert list(made.exchange("input", {0: b"packet"})) == []
+    return lines
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("is_rotation", [False, True])
+def test_nobody_is_given_up_before_the_moment(is_rotation: bool) -> None:
+    """Of a plan against the server: a node that seems to be away while its input waits is not lost for that."""
+    looks: list[float] = []
+
+    class Away(LoneNode):
+        """The node is there when it is asked, and then it is not."""
+
+        def get_nodes(self) -> list[NodeInfo]:
+            looks.append(time.monotonic())
+            return super().get_nodes() if len(looks) == 1 else []
+
+    asked(Away(), is_rotation=is_rotation)
     assert (looks[1] - looks[0] >= 0.4) is is_rotation
+
+
+def test_flowers_own_word_of_a_loss_is_heard() -> None:
+    """The SuperLink reports a node that is gone in its own name; ten minutes would pass if that were not heard."""
+
+    class Reporting(LoneNode):
+        def pull_messages(self, _: list[str]) -> list[Any]:
+            metadata = SimpleNamespace(reply_to_message_id="one", src_node_id=1)
+            return [SimpleNamespace(metadata=metadata, has_error=lambda: True, error=SimpleNamespace(code=5))]
+
+    began = time.monotonic()
+    assert asked(Reporting()) == ["input: 'a' went offline (Flower's error 5): the round goes on without it"]
+    assert time.monotonic() - began < 20

@@ -26,6 +26,7 @@ from gdpfed.flower.server.events import Events
 from gdpfed.flower.server.waiting import LOOK_SECONDS, TELL_SECONDS, Patience, activations, lost_since
 from gdpfed.flower.shared.carrier import Grid, Message, RecordDict, message_type, packet_in, record_of
 from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.leaning import NODE_UNAVAILABLE
 from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
 
 __all__ = ["GridTransport"]
@@ -195,7 +196,8 @@ class GridTransport:
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.get(reply.metadata.reply_to_message_id)
-                if node is not None and reply.metadata.src_node_id == node:
+                # An error may be Flower's own word, in nobody's name; it is no more than a loss.
+                if node is not None and (reply.has_error() or reply.metadata.src_node_id == node):
                     del waiting[reply.metadata.reply_to_message_id]
                     yield self._read(stage, node, reply, seconds=time.monotonic() - begun)
             now = time.monotonic()
@@ -221,7 +223,8 @@ class GridTransport:
 
     def _read(self, stage: str, node: int, reply: Message, *, seconds: float) -> _Answer:
         if reply.has_error():
-            return _Answer(node=node, lost=f"cannot answer (Flower's error {reply.error.code})")
+            why = "went offline" if reply.error.code == NODE_UNAVAILABLE else "cannot answer"
+            return _Answer(node=node, lost=f"{why} (Flower's error {reply.error.code})")
         try:
             packet = packet_in(reply)
         except InputError as error:

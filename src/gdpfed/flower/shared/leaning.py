@@ -21,8 +21,8 @@ from typing import Any
 from gdpfed.errors import InputError
 
 __all__ = [
-    "ASSUMPTIONS", "CLIENTAPP", "CONTROL_PATH", "FLEET_PREFIX", "KNOWN", "LOOPS", "ONLINE_WORDS", "POLL_VARIABLE",
-    "PROGRAMS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "Assumption", "broken_assumptions",
+    "ASSUMPTIONS", "CLIENTAPP", "CONTROL_PATH", "FLEET_PREFIX", "KNOWN", "LOOPS", "NODE_UNAVAILABLE", "ONLINE_WORDS",
+    "POLL_VARIABLE", "PROGRAMS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "Assumption", "broken_assumptions",
     "check_programs",
 ]  # fmt: skip
 
@@ -38,6 +38,8 @@ FLEET_PREFIX = "/v1/fleet"
 CONTROL_PATH = "/v1/control/list-runs"
 # In a SuperNode's log, when it was admitted.
 ONLINE_WORDS = "SuperNode ID:"
+# Flower's error for a message to a node that is offline. It comes from the SuperLink, not in the node's name.
+NODE_UNAVAILABLE = 5
 # Seconds between two looks of a SuperExec.
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 
@@ -137,6 +139,14 @@ ASSUMPTIONS = (
         text="a node's information has node_id and last_activated_at",
         needed_by="server/waiting.py",
         holds=lambda: {"node_id", "last_activated_at"} <= _fields("flwr.proto.node_pb2", "NodeInfo"),
+    ),
+    Assumption(
+        text=f"a node that is offline is error {NODE_UNAVAILABLE}",
+        needed_by="server/transport.py",
+        holds=lambda: (
+            getattr(getattr(_module("flwr.common.constant"), "ErrorCode", None), "NODE_UNAVAILABLE", None)
+            == NODE_UNAVAILABLE
+        ),
     ),
     Assumption(
         text="a Grid has get_nodes, push_messages and pull_messages",
