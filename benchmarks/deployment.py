@@ -130,6 +130,8 @@ def _status(deployment: LocalFlower, run: int) -> str:
     try:
         return deployment.status(run)
     except GdpfedError as error:
+        if deployment.superlink is None or not deployment.superlink.is_alive:
+            raise
         print(error, file=sys.stderr, flush=True)
         return "unknown"
 
