@@ -33,7 +33,7 @@ test: lint
 faults: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --record benchmarks/results/faults.json
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --against server --record benchmarks/results/faults-server.json
-	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py tests/flower/test_real_walk.py
 
 # A quarter of an hour of a malicious server against large cohorts.
 attack: $(VENV)/test-ready

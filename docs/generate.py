@@ -260,7 +260,22 @@ def faults_table() -> str:
     num_killed = sum(row["killed"] != "nothing" for row in record["outcomes"])
     done = f"{num_killed} of {record['faults']} faults were run"
     done = f"{done}. " if num_killed < record["faults"] else f"{done}, and a round in which nothing happened. "
-    return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
+    told = f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n"
+    return told + markdown_table(head, rows) + waiting_text()
+
+
+def waiting_text() -> str:
+    """How long a killed node was waited for, as `tools/faults.py --stage-seconds 600` left it."""
+    record = _measured("faults-waiting.json")
+    if record is None:
+        return ""
+    waited = [row["waited"] for row in record["outcomes"] if row["waited"] is not None]
+    stated = f"{record['stage_seconds']:g}"
+    return (
+        f"\nWith {stated} s for every stage (`tools/faults.py --only 'SuperNode of three' --stage-seconds {stated}`), a "
+        f"node killed at each of {len(waited)} stages: the round went on "
+        f"after {min(waited):.0f} to {max(waited):.0f} s, and the log said why.\n"
+    )
 
 
 _EXECUTORS = {True: "warm", False: "Flower's"}
