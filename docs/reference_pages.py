@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from typing import Any
 
-from results_page import markdown_table
+from results_tables import markdown_table
 
 import gdpfed
 from gdpfed.cli.options import option_name
