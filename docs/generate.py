@@ -13,6 +13,7 @@ from beyond_page import beyond_page, beyond_tables, draw_beyond
 from limits_tables import (
     findings_table,
     fixed_size_table,
+    limit_tables,
     noise_scales_table,
     person_in_a_rotation_table,
     person_table,
@@ -59,6 +60,9 @@ def simulators_table() -> str:
     )
 
 
+_FAULTS = "What it means: [deployment](../../docs/deployment.md#when-something-dies)."
+
+
 def _measured(name: str) -> dict[str, Any] | None:
     path = DOCS.parent / "benchmarks" / "results" / name
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -85,6 +89,23 @@ def faults_table() -> str:
     done = f"{num_killed} of {record['faults']} faults were run"
     done = f"{done}. " if num_killed < record["faults"] else f"{done}, and a round in which nothing happened. "
     return f"{done}The server waited {record['stage_seconds']:g} s for answers.\n\n" + markdown_table(head, rows)
+
+
+def faults_text() -> str:
+    """What came out of all of them, in a sentence; every fault is in a table of its own."""
+    record = _measured("faults.json")
+    if record is None:
+        return faults_table()
+    outcomes = [row for row in record["outcomes"] if row["killed"] != "nothing"]
+    held = sum(not row["failures"] for row in outcomes)
+    seconds = [row["seconds"] for row in outcomes if row["seconds"]]
+    noise = [row["noise"] for row in outcomes if row["noise"] is not None]
+    return (
+        f"**{held} of {record['faults']} faults hold**: no fewer charges than releases, no less noise than planned. "
+        f"The noise was {min(noise):.2f} to {max(noise):.2f} times the plan's; a round ended {min(seconds):.0f} to "
+        f"{max(seconds):.0f} s after its fault; the server waited {record['stage_seconds']:g} s for answers. "
+        "[Every fault](../reproduce/tables/faults.md).\n"
+    )
 
 
 _EXECUTORS = {True: "warm", False: "Flower's"}
@@ -291,7 +312,7 @@ def pages() -> dict[Path, str]:
         "deployment.md": filled(
             "deployment.md",
             {
-                "faults": faults_table(),
+                "faults": faults_text(),
                 "asks": asks_table(),
                 "answer times": answer_times_text(),
                 "deployment": deployment_table(),
@@ -299,7 +320,10 @@ def pages() -> dict[Path, str]:
             },
         ),
     }
-    tables = result_tables(RECORDS, NOTES) | beyond_tables(RECORDS / "beyond", NOTES / "beyond")
+    tables = result_tables(RECORDS, NOTES) | beyond_tables(RECORDS / "beyond", NOTES / "beyond") | limit_tables()
+    tables["faults"] = (
+        f"# Faults\n\nWritten by `docs/generate.py` from what `make faults` left. {_FAULTS}\n\n{faults_table()}"
+    )
     return {DOCS / name: text for name, text in written.items()} | {
         TABLES / f"{name}.md": text for name, text in tables.items()
     }

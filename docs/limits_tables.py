@@ -19,6 +19,7 @@ from gdpfed_reproduce.problem_one import theorem_one_noise_variance
 __all__ = [
     "findings_table",
     "fixed_size_table",
+    "limit_tables",
     "noise_scales_table",
     "person_in_a_rotation_table",
     "person_table",
@@ -81,10 +82,10 @@ def findings_table() -> str:
     return markdown_table(("the paper", "what holds (FMNIST)"), rows)
 
 
-def theorem_one_table() -> str:
+def theorem_one_table(presets: Sequence[str] = ("fmnist",)) -> str:
     """Theorem 1's noise and its true epsilon, at uniform rates."""
     rows = []
-    for name in PRESETS:
+    for name in presets:
         task = load_task(name)
         plan = make_plan(task.budgets, dataclasses.replace(task.settings, method="gdpfed"))
         for group in plan.groups:
@@ -120,10 +121,10 @@ def fixed_size_table() -> str:
     return markdown_table(("calibrated by", "FMNIST budget", "sigma^2", "true epsilon, fixed size, at least"), rows)
 
 
-def server_table() -> str:
+def server_table(presets: Sequence[str] = ("fmnist",)) -> str:
     """Both epsilons of every group."""
     rows = []
-    for name in PRESETS:
+    for name in presets:
         task = load_task(name)
         plan = make_plan(task.budgets, dataclasses.replace(task.settings, method="gdpfed+"))
         for group in plan.groups:
@@ -216,3 +217,12 @@ def topk_table() -> str:
     """What Top-k keeps of pure noise."""
     rows = [(f"{fraction:g}", f"{noise_energy_kept(fraction):.3f}") for fraction in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)]
     return markdown_table(("kept coordinates", "kept noise energy"), rows)
+
+
+def limit_tables() -> dict[str, str]:
+    """The two tables of `limits.md` for all presets."""
+    text = (
+        "# Limits: all data sets\n\nWritten by `docs/generate.py`. What it means: [limits](../../docs/limits.md).\n\n"
+        f"## Theorem 1's noise\n\n{theorem_one_table(PRESETS)}\n## Both epsilons\n\n{server_table(PRESETS)}"
+    )
+    return {"limits": text}

@@ -5,7 +5,7 @@
 
 Names are imported when they are first used, so that `import gdpfed` is quick and needs no optional package. Called by
 these names, a function refuses arguments of a wrong kind by an `InputError`.
-docs/api.md describes each of them.
+The site (`make site`) describes each of them.
 """
 
 import importlib
