@@ -27,7 +27,7 @@ check: lint
 
 test: lint
 	tools/chromium.sh
-	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2 --dist loadgroup
 
 # An hour of killed processes, for both kinds of plans; prints tables.
 faults: $(VENV)/test-ready

@@ -1,7 +1,7 @@
 """For the site's library pages: a class of settings is shown with the defaults and texts of its fields.
 
-Griffe reads sources without running them, so it cannot know what `gdpfed.config.setting` makes of a field. This extension
-asks the classes themselves, for the public ones.
+Griffe reads sources without running them, so it cannot know what `gdpfed.config.setting` makes of a field. This
+extension asks the classes themselves, for the public ones.
 """
 
 import dataclasses

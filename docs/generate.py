@@ -137,7 +137,24 @@ def deployment_table() -> str:
         *("parameters", "", "executor", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share"),
         "slowest node",
     )
-    times = [
+    loads = [row["load"] for row in listed]
+    return (
+        f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
+        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client. A round lasts from its first "
+        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it, "
+        "imports and answers of the mean node, and the server's work between its calls to Flower. *Slowest node*: the "
+        "same with the slowest node of each exchange.\n\n"
+        + markdown_table(head, costs)
+        + "\n[Where the seconds of a round go](../reproduce/tables/deployment.md).\n"
+    )
+
+
+def seconds_table() -> str:
+    """Where the seconds of a deployed round go, from the same record."""
+    record = _measured("deployment.json")
+    if record is None:
+        return "Not measured yet: `python benchmarks/deployment.py`.\n"
+    rows = [
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
@@ -146,24 +163,16 @@ def deployment_table() -> str:
             f"{_elsewhere(row):.2f}",
             f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
         )
-        for row in listed
+        for row in sorted(record["rows"], key=lambda row: int(row["num_params"]))
     ]
-    parts = (
+    head = (
         *("parameters", "", "executor", "imports", "answers", "server", "a process starts", "Flower, rest"),
         "CPU s, message",
     )
-    loads = [row["load"] for row in listed]
     return (
-        f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
-        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client. A round lasts from its first "
-        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it. "
-        "On a node its imports, which are repeated for every message unless the node is warm, and its answers (the "
-        "mean over the nodes, added up over the exchanges); on the server all that passes between its calls to Flower, "
-        "without sleep while answers are awaited. *Slowest node*: the same with the slowest node of each exchange "
-        "instead of the mean.\n\n"
-        + markdown_table(head, costs)
-        + "\nWhere the seconds of a round go, first the app's own, then Flower's; CPU of a node for a message, own of "
-        "all:\n\n" + markdown_table(parts, times)
+        "# Where the seconds of a deployed round go\n\nFirst the app's own, then Flower's; CPU of a node for a "
+        "message, own of all. What it means: [deployment](../../docs/deployment.md#cost).\n\n"
+        + markdown_table(head, rows)
     )
 
 
@@ -321,6 +330,7 @@ def pages() -> dict[Path, str]:
         ),
     }
     tables = result_tables(RECORDS, NOTES) | beyond_tables(RECORDS / "beyond", NOTES / "beyond") | limit_tables()
+    tables["deployment"] = seconds_table()
     tables["faults"] = (
         f"# Faults\n\nWritten by `docs/generate.py` from what `make faults` left. {_FAULTS}\n\n{faults_table()}"
     )
