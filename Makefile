@@ -60,7 +60,7 @@ site: $(VENV)/test-ready
 
 # What a release is checked by: wheel and sdist, alone in empty environments, with the oldest and the newest packages.
 release-check: $(VENV)/test-ready
-	tools/release_check.sh
+	TOOLS=$(VENV) tools/release_check.sh
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py

@@ -5,6 +5,7 @@
 #   tools/release_check.sh            all of it: minutes, and a few hundred megabytes
 #   tools/release_check.sh --quick    the packages, and the wheel alone with the versions of constraints.txt
 #   PYTHON=python3.12 tools/release_check.sh
+#   TOOLS=.venv tools/release_check.sh     with build, twine and check-wheel-contents of an environment that has them
 #
 # torch is what constraints.txt says in every environment: another build of it may be gigabytes.
 set -euo pipefail
@@ -17,11 +18,14 @@ grep '^torch==' constraints.txt > "$work/torch.txt"
 pip() { "$1/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}"; }
 
 echo "== build"
-"$python" -m venv "$work/tools"
-pip "$work/tools" --constraint constraints.txt build check-wheel-contents twine
-"$work/tools/bin/python" -m build --outdir "$work/dist" . > "$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
-"$work/tools/bin/twine" check --strict "$work"/dist/*
-"$work/tools/bin/check-wheel-contents" "$work"/dist/*.whl
+tools=${TOOLS:-$work/tools}
+if [ -z "${TOOLS:-}" ]; then
+  "$python" -m venv "$tools"
+  pip "$tools" --constraint constraints.txt build check-wheel-contents twine
+fi
+"$tools/bin/python" -m build --outdir "$work/dist" . > "$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+"$tools/bin/twine" check --strict "$work"/dist/*
+"$tools/bin/check-wheel-contents" "$work"/dist/*.whl
 ls -l "$work/dist"
 
 # $1: name of the environment; $2: extras, or nothing; the rest: arguments of pip.
