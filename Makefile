@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run lint check test faults attack fuzz format docs bench constraints clean
+.PHONY: run lint check test faults attack fuzz format docs site release-check bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,auto --out gdpfed-results/demonstration
@@ -27,7 +27,7 @@ check: lint
 
 test: lint
 	tools/chromium.sh
-	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2 --dist loadgroup
 
 # An hour of killed processes, for both kinds of plans; prints tables.
 faults: $(VENV)/test-ready
@@ -49,9 +49,18 @@ format: $(VENV)/test-ready
 
 docs: $(VENV)/test-ready
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/flow_picture.py
 	$(BIN)/gdpfed reproduce sampling --picture docs/img/sampling.png > /dev/null
 	$(BIN)/gdpfed plan compare $(PRESETS) --plot docs/img/plans.png > /dev/null
 	$(BIN)/gdpfed plan frontier fmnist --method pooled --plot docs/img/frontier.png > /dev/null
+
+# The documentation as a site, site/index.html; a warning is an error.
+site: $(VENV)/test-ready
+	$(BIN)/python docs/build_site.py
+
+# What a release is checked by: wheel and sdist, alone in empty environments, with the oldest and the newest packages.
+release-check: $(VENV)/test-ready
+	TOOLS=$(VENV) tools/release_check.sh
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py
@@ -61,7 +70,7 @@ constraints: $(VENV)/test-ready
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) dist gdpfed-results runs
+	rm -rf $(VENV) build dist site gdpfed-results runs
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("gdpfed needs Python 3.11 or later: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
