@@ -1,12 +1,13 @@
 """`gdpfed serve`: a page to look at."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from gdpfed.cli import options
-from gdpfed.cli.show import say
+from gdpfed.cli.show import tell
 from gdpfed.errors import InputError
 
 __all__ = ["serve"]
@@ -20,6 +21,7 @@ def serve(
     deployment: Annotated[Path | None, Option(metavar="HOME", help="A deployment to show: its server's home.")] = None,
     port: Annotated[int, Option(help="Of 127.0.0.1; 0 takes one that is free.")] = 8733,
     no_browser: Annotated[bool, Option("--no-browser", help="Only print the address.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Plans, runs, a ledger and a deployment, in a browser on this machine.
 
@@ -37,4 +39,10 @@ def serve(
     from gdpfed.serve.server import serve as run
 
     served = Served(folder=folder, ledger=ledger, deployment=deployment)
-    run(served, port=port, opened=not no_browser, told=lambda address: say(address, "interrupt it (^C) to end it"))
+
+    def told(address: str) -> None:
+        tell(as_json, {"address": address}, address, "interrupt it (^C) to end it")
+        # A program that started it waits for this line.
+        sys.stdout.flush()
+
+    run(served, port=port, opened=not no_browser, told=told)

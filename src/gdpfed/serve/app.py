@@ -188,8 +188,7 @@ class _Pages:
         state = read_state({str(key): str(value) for key, value in query.items()})
         asked = Planned(state=state, folder=self._served.folder)
         saving = Saving(planned=asked, name=name, replace=content.get("replace") is True)
-        found = await self._processes.result(save_job, saving)
-        return JSONResponse(found, status_code=409 if found.get("exists") else 400 if "error" in found else 200)
+        return JSONResponse(await self._processes.result(save_job, saving))
 
     # Runs
 
@@ -326,14 +325,16 @@ def _streaming(lines: AsyncIterator[bytes]) -> Response:
 async def _in_words(request: Request, error: Exception) -> Response:
     """An error of ours: for a script as JSON, for a reader as a page."""
     if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": str(error)}, status_code=400)
+        # Not a status: an answer may have begun before its error is known, and a browser would complain of it.
+        return JSONResponse({"error": str(error)})
     facts = {"here": "", "title": "This cannot be shown", "served": None, "version": gdpfed.__version__}
     return HTMLResponse(rendered("error.html", **facts, words=str(error)), status_code=400)
 
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    words = "There is no such page." if status == 404 else "This address cannot be asked that way."
+    words = {404: "There is no such page.", 405: "This address cannot be asked that way."}.get(status)
+    words = words or str(getattr(error, "detail", "This cannot be answered."))
     response = await _in_words(request, InputError(words))
     response.status_code = status
     return response
@@ -346,7 +347,9 @@ def make_app(served: Served) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(processes.warm())
         yield
+        await warming
         processes.close()
 
     gets = {

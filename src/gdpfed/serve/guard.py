@@ -18,6 +18,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,11 +75,7 @@ class Guard:
         if refused is not None:
             await refused(scope, receive, send_guarded)
             return
-        limited = _Limited(receive)
-        try:
-            await self._app(scope, limited, send_guarded)
-        except _TooLongError:
-            await PlainTextResponse(_too_long(), status_code=413)(scope, receive, send_guarded)
+        await self._app(scope, _Limited(receive), send_guarded)
 
     def _refused(self, scope: Scope) -> Response | None:
         headers, query = Headers(scope=scope), scope["query_string"].decode("ascii", errors="replace")
@@ -140,10 +137,6 @@ def _too_long() -> str:
     return f"expected at most {LARGEST_BODY >> 20} MiB: put a larger file into the folder, and name it"
 
 
-class _TooLongError(Exception):
-    pass
-
-
 class _Limited:
     """Receives a body, up to the limit: what a request announces need not be true."""
 
@@ -154,5 +147,5 @@ class _Limited:
         message = await self._receive()
         self._received += len(message.get("body", b""))
         if self._received > LARGEST_BODY:
-            raise _TooLongError
+            raise HTTPException(413, _too_long())
         return message

@@ -86,6 +86,10 @@ class Processes:
         self._turns = asyncio.Semaphore(most)
         self._idle: list[_Process] = []
 
+    async def warm(self) -> None:
+        """Starts a process before anybody asks: the first has to import everything."""
+        self._idle.append(await asyncio.to_thread(_Process))
+
     async def run(self, job: Job, asked: Any) -> AsyncGenerator[Event, None]:
         """What the job sends, with a pulse while it sends nothing; ends the job where nobody listens any more."""
         while not await self._has_turn():

@@ -42,7 +42,9 @@ export class RunTable {
 
   made(run) {
     const row = make("tr", {});
-    if (this.selected) {
+    if (this.selected && run.fault) {
+      row.append(make("td"));
+    } else if (this.selected) {
       const box = make("input", { type: "checkbox", "aria-label": `Select ${run.run}` });
       box.checked = this.selected.has(run.run);
       box.addEventListener("change", () => {
