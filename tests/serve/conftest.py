@@ -1,4 +1,4 @@
-"""A real server on this machine for the tests of a module, in a thread; its processes are forked once."""
+"""A real server on this machine for all of these tests, in a thread."""
 
 import socket
 import threading
@@ -7,40 +7,37 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-import uvicorn
 
-from gdpfed.serve.app import Served, make_app
-from gdpfed.serve.guard import Guard
-from gdpfed.serve.server import bound
+from gdpfed.serve.app import Served
+from gdpfed.serve.server import bound, prepared
 from tests.serve.served import make_everything
 
 TOKEN = "the-token"  # noqa: S105 - of a server that lives for a test
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return make_everything(tmp_path_factory.mktemp("served"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def listening() -> Iterator[socket.socket]:
     with bound(0) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def port(listening: socket.socket) -> int:
     return int(listening.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(served: Served, listening: socket.socket, port: int) -> Iterator[str]:
     """Where the server is, while it runs."""
-    app = Guard(make_app(served), token=TOKEN, port=port)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    server = prepared(served, token=TOKEN, port=port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    while not server.started:
+    while thread.is_alive() and not server.started:
         time.sleep(0.01)
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True

@@ -64,7 +64,7 @@ def test_no_code_is_named_by_a_link(method: str, tmp_path: Path) -> None:
         ({"source": "/etc/hosts.csv"}, "inside the folder"),
         ({"source": "/etc/hosts"}, "expected a preset"),
         ({"source": "absent.csv"}, "not there"),
-        ({"source": "a@b/../../x.csv"}, "COUNT@EPSILON"),
+        ({"source": "a@b/../../x.csv"}, "whole number of clients"),
         ({"source": "1@1/../own.toml"}, "expected a number"),
         ({"source": "60@1", "rounds": "many"}, "expected rounds to be a number"),
         ({"source": "60@1", "rounds": "0"}, "num_rounds"),

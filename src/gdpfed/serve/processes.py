@@ -56,11 +56,14 @@ class _Process:
             loop.remove_reader(self.connection.fileno())
         return True
 
-    def end(self) -> None:
-        """At once, whatever it does."""
+    def end(self) -> str:
+        """At once, whatever it does; says how it had ended by itself, if it had."""
+        self._process.join(0.1)
+        code = self._process.exitcode
         self._process.kill()
         self._process.join()
         self.connection.close()
+        return "" if code is None else f"with code {code}"
 
 
 def _work(connection: Connection) -> None:
@@ -107,10 +110,10 @@ class Processes:
                         break
                     yield event
             except BaseException as error:
-                process.end()
+                how = process.end()
                 if not isinstance(error, EOFError | OSError):
                     raise
-                yield {"error": "the computing process ended unexpectedly: is memory short? Try again"}
+                yield {"error": f"the computing process ended unexpectedly {how}: is memory short? Try again"}
                 return
             self._idle.append(process)
         finally:

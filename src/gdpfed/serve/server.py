@@ -5,6 +5,7 @@ so the printed address is right and nobody else's.
 """
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import webbrowser
@@ -16,7 +17,7 @@ from gdpfed.errors import InputError
 from gdpfed.serve.app import Served, make_app
 from gdpfed.serve.guard import Guard
 
-__all__ = ["bound", "serve"]
+__all__ = ["bound", "prepared", "serve"]
 
 _HOST = "127.0.0.1"
 
@@ -36,24 +37,32 @@ def bound(port: int) -> socket.socket:
     return made
 
 
+def prepared(served: Served, *, token: str, port: int) -> uvicorn.Server:
+    """The server, guarded: it says nothing of itself, and knows no other protocol."""
+    app = Guard(make_app(served), token=token, port=port)
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+
 def serve(served: Served, *, port: int, told: Callable[[str], None], opened: bool) -> None:
     """Runs until it is interrupted. ``told`` gets the address, with the token in it."""
-    listening = bound(port)
-    port = listening.getsockname()[1]
-    token = secrets.token_urlsafe(24)
-    app = Guard(make_app(served), token=token, port=port)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    address = f"http://{_HOST}:{port}/?token={token}"
-    told(address)
-    if opened:
-        webbrowser.open(address)
-    try:
-        asyncio.run(server.serve(sockets=[listening]))
-    except KeyboardInterrupt:
-        # The server has ended in order by then.
-        return
-    finally:
-        listening.close()
+    with bound(port) as listening:
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(24)
+        server = prepared(served, token=token, port=port)
+        address = f"http://{_HOST}:{port}/?token={token}"
+        told(address)
+        if opened:
+            webbrowser.open(address)
+        # The server ends in order, and then passes the interrupt on.
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(server.serve(sockets=[listening]))
