@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run lint check test faults attack fuzz format docs bench constraints clean
+.PHONY: run lint check test faults attack fuzz format docs screenshots bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
@@ -52,6 +52,11 @@ docs: $(VENV)/test-ready
 	$(BIN)/gdpfed reproduce sampling --picture docs/img/sampling.png > /dev/null
 	$(BIN)/gdpfed plan compare $(PRESETS) --plot docs/img/plans.png > /dev/null
 	$(BIN)/gdpfed plan frontier fmnist --method pooled --plot docs/img/frontier.png > /dev/null
+
+# Pictures of `gdpfed serve`, with the demonstration's runs; needs Chromium.
+screenshots: $(VENV)/test-ready
+	tools/chromium.sh
+	$(BIN)/python tools/screenshots.py .
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 
 import httpx
 import pytest
@@ -32,9 +33,16 @@ def port(listening: socket.socket) -> int:
 
 
 @pytest.fixture(scope="session")
-def address(served: Served, listening: socket.socket, port: int) -> Iterator[str]:
+def address(
+    served: Served, listening: socket.socket, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """Where the server is, while it runs."""
     server = prepared(served, token=TOKEN, port=port)
+    # Its processes remember for each other what they calibrated, on a disk of their own.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GDPFED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        forkserver.set_forkserver_preload(["gdpfed.serve.work"])
+        forkserver.ensure_running()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while thread.is_alive() and not server.started:

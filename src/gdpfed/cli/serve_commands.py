@@ -25,9 +25,9 @@ def serve(
 ) -> None:
     """Plans, runs, a ledger and a deployment, in a browser on this machine.
 
-    Plan with sliders and see what each choice costs; watch runs while they train; see what is left of the clients'
-    budgets. Nobody else can connect, and the address has a token in it. Nothing is changed, but for plans that you
-    save in the folder. Interrupt it (^C) to end it.
+    Plan with sliders, and see what each choice costs; watch runs while they train; see what is
+    left of the clients' budgets. Nobody else can connect: the address has a token in it. Nothing
+    is changed, but for plans that you save in the folder. Interrupt it (^C) to end it.
     """
     options.need("starlette", extra="serve", purpose="gdpfed serve")
     options.need("uvicorn", extra="serve", purpose="gdpfed serve")

@@ -13,6 +13,7 @@ Guarantees (tests of the same name):
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import traceback
@@ -54,6 +55,8 @@ class _Process:
             return False
         finally:
             loop.remove_reader(self.connection.fileno())
+            # Some loops leave it otherwise, and half a message would be an error.
+            os.set_blocking(self.connection.fileno(), True)
         return True
 
     def end(self) -> str:

@@ -47,6 +47,7 @@ def prepared(served: Served, *, token: str, port: int) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             date_header=False,
+            loop="asyncio",
             ws="none",
             timeout_graceful_shutdown=1,
         )
