@@ -53,6 +53,13 @@ def test_the_planner_answers_in_steps(client: httpx.Client) -> None:
     assert compared["html"].count('scope="row"') == len(compared["plans"])
 
 
+def test_who_goes_away_frees_the_processor(client: httpx.Client) -> None:
+    for rounds in range(70, 75):
+        with client.stream("GET", "/api/compare", params={"source": "500@0.8,300@2,200@5", "rounds": rounds}) as answer:
+            next(answer.iter_lines())
+    assert "plan" in found(client.get("/api/plan", params={**QUICK, "rounds": "6"}))
+
+
 def test_errors_are_words(client: httpx.Client) -> None:
     for query in ({"source": "60@"}, {"source": "nothing"}, {"source": "60@1", "rounds": "x"}, {"what": "1"}):
         error = found(client.get("/api/plan", params=query))["error"]

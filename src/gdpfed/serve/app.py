@@ -5,6 +5,7 @@ computed: progress first, then what was found, or an error in words.
 
 Guarantees (tests of the same name):
   a_saved_plan_stays_in_the_folder   and replaces nothing unless told.
+  who_goes_away_frees_the_processor  a page that is left, or asks something else, holds up nobody.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import contextlib
 import json
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 import gdpfed
 from gdpfed.config import text_of
@@ -78,7 +80,7 @@ class _Answers:
         self._processes = processes
         self._known: OrderedDict[Any, list[Event]] = OrderedDict()
 
-    async def lines(self, job: Callable[..., None], asked: Any, *, keep: bool) -> AsyncIterator[bytes]:
+    async def lines(self, job: Callable[..., None], asked: Any, *, keep: bool) -> AsyncGenerator[bytes, None]:
         key = (job.__name__, asked)
         for event in self._known.get(key, ()):
             yield _line(event)
@@ -172,7 +174,7 @@ class _Pages:
         state = read_state(dict(request.query_params))
         asked = Planned(state=state, folder=self._served.folder)
         # A file may change: what it gave once is not kept.
-        return _streaming(self._answers.lines(job, asked, keep=not state.is_of_a_file))
+        return _Lines(self._answers.lines(job, asked, keep=not state.is_of_a_file))
 
     async def budgets(self, request: Request) -> Response:
         text = (await _content(request)).get("text")
@@ -234,25 +236,26 @@ class _Pages:
         if request.query_params.get("version") == version:
             return JSONResponse({"version": version})
 
-        async def lines() -> AsyncIterator[bytes]:
+        async def lines() -> AsyncGenerator[bytes, None]:
             yield _line({"version": version})
-            async for line in self._answers.lines(ledger_job, asked, keep=False):
-                yield line
+            async with contextlib.aclosing(self._answers.lines(ledger_job, asked, keep=False)) as found:
+                async for line in found:
+                    yield line
 
-        return _streaming(lines())
+        return _Lines(lines())
 
     async def ledger_clients(self, request: Request) -> Response:
         query = request.query_params
         names = tuple(name.strip() for name in query.get("clients", "").split(",") if name.strip())
         asked = self._ledger(population=query.get("population") or None, clients=names, most=20)
-        return _streaming(self._answers.lines(clients_job, asked, keep=False))
+        return _Lines(self._answers.lines(clients_job, asked, keep=False))
 
     async def ledger_plan(self, request: Request) -> Response:
         query = dict(request.query_params)
         population = query.pop("population", "") or None
         stated = dict(read_state(query).stated)
         asked = self._ledger(population=population, settings=PlanSettings(**stated))
-        return _streaming(self._answers.lines(rest_job, asked, keep=False))
+        return _Lines(self._answers.lines(rest_job, asked, keep=False))
 
     # The deployment
 
@@ -318,8 +321,18 @@ def _only_delta(budgets: Budgets) -> float:
     return float(deltas[0])
 
 
-def _streaming(lines: AsyncIterator[bytes]) -> Response:
-    return StreamingResponse(lines, media_type="application/x-ndjson")
+class _Lines(StreamingResponse):
+    """Lines as they come. Whoever goes away ends what they asked for at once, not when memory is tidied up."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._lines.aclose()
 
 
 async def _in_words(request: Request, error: Exception) -> Response:
