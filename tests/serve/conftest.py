@@ -38,10 +38,11 @@ def address(
 ) -> Iterator[str]:
     """Where the server is, while it runs."""
     server = prepared(served, token=TOKEN, port=port)
-    # Its processes remember for each other what they calibrated, on a disk of their own.
+    # Its processes remember for each other what they calibrated, on a disk of their own; each imports pytest, the main
+    # program, which is there already.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDPFED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        forkserver.set_forkserver_preload(["gdpfed.serve.work"])
+        forkserver.set_forkserver_preload(["pytest", "gdpfed.serve.work"])
         forkserver.ensure_running()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
