@@ -11,7 +11,7 @@ from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.serve.app import Served
 from tests.serve.served import SCRIPT
 
-QUICK = {"source": "60@1,90@2", "rounds": "5", "participation": "0.2", "method": "gdpfed", "accountant": "rdp"}
+QUICK = {"source": "60@1,90@2", "rounds": "5", "participation": "0.2", "method": "gdpfed"}
 
 
 def events(answer: httpx.Response) -> list[dict[str, Any]]:

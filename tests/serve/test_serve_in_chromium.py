@@ -22,7 +22,7 @@ from tests.serve.conftest import TOKEN
 pytestmark = pytest.mark.browser
 
 # Planned in a moment.
-QUICK = "source=60@1,90@2,50@6&rounds=6&participation=0.2&method=gdpfed&accountant=rdp"
+QUICK = "source=60@1,90@2,50@6&rounds=6&participation=0.2&method=gdpfed"
 # Of a machine that is busy with other things, too.
 PATIENCE = 300.0
 

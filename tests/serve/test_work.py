@@ -33,7 +33,7 @@ def random_query(seed: int) -> dict[str, str]:
         "method": chance.choice(METHODS),
         "rounds": str(rounds),
         "participation": f"{chance.uniform(0.01, 0.4):.3g}",
-        "accountant": chance.choice(["pld", "rdp"]),
+        "accountant": chance.choice(["pld"] * 9 + ["rdp"]),
     }
     if chance.random() < 0.3:
         query["delta"] = f"{10 ** chance.uniform(-7, -4):.2e}"

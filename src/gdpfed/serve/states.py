@@ -5,7 +5,7 @@ or the name of a file in the folder) and the settings that were stated; all othe
 
 Guarantees (tests of the same name):
   a_link_is_a_state            the same state from its own link, to the last bit.
-  the_command_makes_the_plan   the command of a state prints the plan that the page shows.
+  the_command_is_quoted        whatever a file is called, a shell reads one name.
   no_code_is_named_by_a_link   a method that would be imported is refused.
 """
 
