@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run lint check test faults attack fuzz format docs site release-check bench constraints clean
+.PHONY: run lint check test faults attack fuzz format docs site screenshots release-check bench constraints clean
 
 run: $(VENV)/run-ready
 	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,auto --out gdpfed-results/demonstration
@@ -61,6 +61,11 @@ site: $(VENV)/test-ready
 # What a release is checked by: wheel and sdist, alone in empty environments, with the oldest and the newest packages.
 release-check: $(VENV)/test-ready
 	TOOLS=$(VENV) tools/release_check.sh
+
+# Pictures of `gdpfed serve`, with the demonstration's runs; needs Chromium.
+screenshots: $(VENV)/test-ready
+	tools/chromium.sh
+	$(BIN)/python tools/screenshots.py .
 
 bench: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planning.py

@@ -15,7 +15,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # A layer may import from itself and from those before it.
 LAYERS = [
     "errors", "config", "files", "streams", "privacy", "planning", "ledger", "tasks", "secure", "training", "runs",
-    "audit", "report", "flower", "cli",
+    "audit", "report", "flower", "serve", "cli",
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from gdpfed.errors import GdpfedError, InputError, suggestion, unusable
 
 __all__ = [
     "about", "accepted", "called", "checked", "documented", "fit_fields", "from_mapping", "imported", "is_reference",
-    "parse_toml", "read_toml", "setting", "text_of",
+    "option_name", "parse_toml", "read_toml", "setting", "text_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -51,6 +51,11 @@ def setting(default: T, meaning: str, *, allowed: str = "", option: str | None =
 def text_of(field: dataclasses.Field[Any]) -> str:
     """What the field means, and what it may be."""
     return " ".join(part for part in (field.metadata["meaning"], field.metadata["allowed"]) if part)
+
+
+def option_name(field: dataclasses.Field[Any]) -> str:
+    """Its name on the command line."""
+    return field.metadata["option"] or "--" + field.name.replace("_", "-")
 
 
 def documented(cls: type[T]) -> type[T]:

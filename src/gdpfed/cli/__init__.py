@@ -29,6 +29,7 @@ COMMANDS = {
     "resume": (".train_commands:resume_run", "Go on with a run that was interrupted."),
     "show": (".train_commands:show_runs", "A table of runs, and their curves as a picture."),
     "report": (".report_commands:report_runs", "One self-contained page about runs, or about a plan."),
+    "serve": (".serve_commands:serve", "Plans, runs, a ledger and a deployment, in a browser on this machine."),
     "plot": (".report_commands:plot_runs", "Figures of runs for a paper."),
     "data": (".data_commands:data_app", "Data sets: what is here, fetch, check."),
     "ledger": (".ledger_commands:ledger_app", "A privacy ledger: budgets and spend of clients over all runs."),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 
 import typer
 
-from gdpfed.config import setting, text_of
+from gdpfed.config import option_name, setting, text_of
 from gdpfed.errors import InputError, MissingExtraError, expect
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.tasks.task import Task, load_task
@@ -109,11 +109,6 @@ class Asked:
 def check_count(option: str, count: int) -> None:
     """Refuses what nobody has so many of."""
     expect(1 <= count <= _MOST, f"{option} from 1 to {_MOST}", **{option: count})
-
-
-def option_name(field: dataclasses.Field[Any]) -> str:
-    """Its name on the command line."""
-    return field.metadata["option"] or "--" + field.name.replace("_", "-")
 
 
 def option(settings: type, name: str) -> Any:

@@ -27,7 +27,7 @@ from gdpfed.cli.show import (
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
 from gdpfed.planning.asks import Frontier
-from gdpfed.planning.methods import check_method, for_method, make_plan, plan_frontier
+from gdpfed.planning.methods import COMPARED, check_method, for_method, make_plan, plan_frontier
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_as_json, save_plan
@@ -38,7 +38,7 @@ from gdpfed.privacy.cache import without_cache
 
 __all__ = ["plan_app"]
 
-_DEFAULT_COMPARED = "dp-fedavg,gdpfed,gdpfed-opc,gdpfed+,pfa,idp-fedavg,idp-scale,pooled"
+_DEFAULT_COMPARED = ",".join(COMPARED)
 
 
 class _PlanGroup(TyperGroup):

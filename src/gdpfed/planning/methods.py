@@ -49,7 +49,9 @@ from gdpfed.privacy.calibrate import noise_multiplier_for, rough_noise_multiplie
 # Of those asked: with fewer in a sum the noise of the others would have to be larger.
 _MIN_ROSTER = 0.5
 
-__all__ = ["METHODS", "Choices", "check_method", "for_method", "make_plan", "plan_frontier", "two_means_split"]
+__all__ = [
+    "COMPARED", "METHODS", "Choices", "check_method", "for_method", "make_plan", "plan_frontier", "two_means_split",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,8 @@ METHODS: dict[str, Choices] = {
     "pooled": Choices(release="pooled", rates="snr", fixed=("keep", "weights", "release")),
     "auto": Choices(release="pooled", rates="snr", needs_no_tuning=True, fixed=("keep", "weights", "release")),
 }
+# What is shown side by side unless others are named.
+COMPARED = ("dp-fedavg", "gdpfed", "gdpfed-opc", "gdpfed+", "pfa", "idp-fedavg", "idp-scale", "pooled")
 
 
 def check_method(name: str) -> str:

@@ -31,7 +31,7 @@ from gdpfed.report.contents import MethodRuns, ReportData, RunResult
 from gdpfed.runs.folder import RunFolder, find_runs
 from gdpfed.tasks.task import DEMONSTRATION, PRESETS, Task, load_task
 
-__all__ = ["is_planned", "load_planned", "load_report"]
+__all__ = ["is_planned", "load_planned", "load_report", "report_of"]
 
 # What tells one method of a report from another: a plan's hash, and the settings that asked for it.
 _Key = tuple[str, PlanSettings]
@@ -39,7 +39,11 @@ _Key = tuple[str, PlanSettings]
 
 def load_report(paths: Sequence[Path], *, partial: bool = False) -> ReportData:
     """Reads the runs in these folders, or one level below them; ``partial`` admits unfinished ones."""
-    folders = find_runs(paths)
+    return report_of(find_runs(paths), partial=partial)
+
+
+def report_of(folders: Sequence[RunFolder], *, partial: bool = False) -> ReportData:
+    """The same of runs that are open already; at least one record of each is there."""
     _check_one_task(folders)
     by_plan: dict[_Key, list[tuple[RunResult, RunFolder]]] = {}
     for folder in folders:

@@ -26,7 +26,7 @@ from gdpfed.report.colours import DARK, LIGHT
 from gdpfed.report.contents import ReportData
 from gdpfed.report.tables import cost_table, method_table, plan_table
 
-__all__ = ["report_html", "templates"]
+__all__ = ["environment", "report_html", "templates", "words_of"]
 
 # What draws, and escapes what it is given by itself.
 _DRAWING = (
@@ -42,8 +42,12 @@ _COMPUTING = (
 
 def report_html(data: ReportData) -> str:
     """The whole file."""
-    page = _environment().get_template("page.html")
-    return page.render(data=data, words=functools.partial(_words, [method.plan.method for method in data.methods]))
+    return environment().get_template("page.html").render(data=data, words=words_of(data))
+
+
+def words_of(data: ReportData) -> Callable[[str], Markup]:
+    """What makes a sentence of a page."""
+    return functools.partial(_words, [method.plan.method for method in data.methods])
 
 
 def templates(*, autoescape: bool, **options: Any) -> Environment:
@@ -60,7 +64,8 @@ def templates(*, autoescape: bool, **options: Any) -> Environment:
 
 
 @functools.cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of pages, with what draws and computes."""
     environment = templates(autoescape=True)
     environment.globals |= {function.__name__: _as_markup(function) for function in _DRAWING}
     environment.globals |= {function.__name__: function for function in _COMPUTING}

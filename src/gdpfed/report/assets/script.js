@@ -20,13 +20,16 @@
   });
 
   // The browser's own tooltip would come late and beside ours: the title becomes the accessible name.
-  const words = new Map();
-  for (const point of document.querySelectorAll(".p")) {
-    const title = point.querySelector("title");
-    words.set(point, title.textContent);
-    point.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
+  const words = new WeakMap();
+  const namePoints = (part) => {
+    for (const point of part.querySelectorAll(".p")) {
+      const title = point.querySelector("title");
+      if (!title) continue;
+      words.set(point, title.textContent);
+      point.setAttribute("aria-label", title.textContent);
+      title.remove();
+    }
+  };
 
   let shown = null;
   const hide = () => {
@@ -62,7 +65,7 @@
     tip.style.top = `${y - height - 16 < 8 ? y + 18 : y - height - 16}px`;
   };
 
-  for (const chart of document.querySelectorAll("svg.chart")) {
+  const listen = (chart) => {
     const points = [...chart.querySelectorAll(".p")];
     const nearest = (event) => {
       let best = null;
@@ -101,7 +104,20 @@
         next.focus();
       }
     });
-  }
+  };
+  const bind = (part) => {
+    namePoints(part);
+    part.querySelectorAll("svg.chart").forEach(listen);
+  };
+  bind(document);
+  // Of a page that changes: this part of it is new.
+  document.addEventListener("drawn", (event) => {
+    if (shown && !shown.isConnected) {
+      shown = null;
+      tip.hidden = true;
+    }
+    bind(event.target);
+  });
   addEventListener("scroll", () => {
     if (shown && shown === document.activeElement) place();
     else hide();

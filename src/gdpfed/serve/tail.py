@@ -1,0 +1,58 @@
+"""Lines of JSON of a file that grows: only what came since the last time is read.
+
+Place: between a run's files and `run_list`. A reader neither locks nor delays whoever writes.
+
+Guarantees (tests of the same name):
+  only_new_bytes_are_read     of a file that has grown; of one that has not, none.
+  a_rewritten_file_is_read_anew   when a run is resumed, records beyond its checkpoint are dropped.
+  half_a_line_waits           until it is whole.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Tail"]
+
+
+class Tail:
+    """All lines so far; `grown` brings them up to date."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._size = 0
+        self._read_bytes = 0
+        self.lines: list[dict[str, Any]] = []
+        self.changed_at = 0.0
+
+    def grown(self) -> bool:
+        """Reads what is new; whether there was anything."""
+        try:
+            stat = os.stat(self._path)
+        except OSError:
+            was = bool(self.lines)
+            self._forget()
+            return was
+        same = self._file == (stat.st_dev, stat.st_ino) and stat.st_size >= self._size
+        if same and stat.st_size == self._size:
+            return False
+        if not same:
+            self._forget()
+        self._file, self._size, self.changed_at = (stat.st_dev, stat.st_ino), stat.st_size, stat.st_mtime
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._read_bytes += len(whole)
+            for line in whole.splitlines():
+                with contextlib.suppress(ValueError, RecursionError):
+                    found = json.loads(line)
+                    self.lines += [found] if isinstance(found, dict) else []
+        return True
+
+    def _forget(self) -> None:
+        self._file, self._size, self._read_bytes = None, 0, 0
+        self.lines = []
