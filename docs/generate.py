@@ -100,8 +100,8 @@ def waiting_text() -> str:
     waited = [row["waited"] for row in record["outcomes"] if row["waited"] is not None]
     stated = f"{record['stage_seconds']:g}"
     return (
-        f"\nWith {stated} s for every stage (`tools/faults.py --only 'SuperNode of three' --stage-seconds {stated}`), a "
-        f"node killed at each of {len(waited)} stages: the round went on "
+        f"\nWith {stated} s for every stage (`tools/faults.py --only 'SuperNode of three' --stage-seconds {stated}`), "
+        f"a node killed at each of {len(waited)} stages: the round went on "
         f"after {min(waited):.0f} to {max(waited):.0f} s, and the log said why.\n"
     )
 
