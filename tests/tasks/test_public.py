@@ -103,3 +103,16 @@ def test_public_data_is_named(name: str) -> None:
     networks = {source.name for source in CATALOGUE.values() if source.public_data}
     assert networks == {model for model in MODELS if public_data_of(model)}
     assert not public_data_of("package.module:function")
+
+
+def test_public_data_is_found_wherever_it_stands() -> None:
+    """By any name, and inside of other modules."""
+    from torch import nn
+
+    from gdpfed.tasks.catalogue import public_data_of
+    from gdpfed.tasks.models import build_model
+    from gdpfed.tasks.public import public_data_in
+
+    by_function = build_model("gdpfed.tasks.models:public_text", seed=1, num_classes=78)
+    assert public_data_in(nn.Sequential(by_function)) == public_data_of("public-text") != ""
+    assert public_data_in(build_model("word-linear", seed=1, num_classes=78)) == ""

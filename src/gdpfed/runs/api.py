@@ -46,6 +46,7 @@ from gdpfed.tasks.features import fixed_once
 from gdpfed.tasks.losses import Loss, Metric, loss_of, metrics_of
 from gdpfed.tasks.models import refuse_running_statistics
 from gdpfed.tasks.own_data import Examples, client_examples, examples_of, joined
+from gdpfed.tasks.public import public_data_in
 from gdpfed.tasks.task import Task
 from gdpfed.tasks.training_settings import TrainingSettings
 from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters
@@ -249,6 +250,7 @@ def train(
             initial=flat_parameters(rest),
             metrics=given.metrics,
             broken=broken_clients(held.inputs, members),
+            public_data=public_data_in(model),
         )
         work, run_folder = simulation.work(), None
         if given.folder is not None:

@@ -22,7 +22,6 @@ from gdpfed.planning.plan import Plan
 from gdpfed.runs.folder import RunFolder
 from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP
-from gdpfed.tasks.catalogue import public_data_of
 from gdpfed.training.rounds import Release, RoundRecord, Sample, TrainingState, initial_state, run_round
 
 __all__ = ["Evaluation", "Progress", "Watcher", "Work", "run"]
@@ -68,7 +67,8 @@ class Work:
     """What stays the same from round to round.
 
     ``named`` is a flat model by parameter names, to be saved. ``spent`` is what each group has spent after so many
-    rounds. ``close`` ends the run in its ledger. ``fault`` is called where a test may kill the process.
+    rounds. ``close`` ends the run in its ledger. ``public_data`` is what the model rests on that no budget pays for.
+    ``fault`` is called where a test may kill the process.
     """
 
     plan: Plan
@@ -83,6 +83,7 @@ class Work:
     named: Callable[[Tensor], Mapping[str, Tensor]] = lambda model: {"model": model}
     close: Callable[[], None] = _nothing
     device: str = "cpu"
+    public_data: str = ""
     fault: Callable[[str, int], None] = _nothing
 
 
@@ -115,7 +116,7 @@ def _run(folder: RunFolder | None, work: Work, watch: Watcher) -> TrainingState:
         if folder is not None:
             if evaluation is not None and spent is not None:
                 told = vars(record) | vars(evaluation) | {"round_number": state.round_number}
-                told["public_data"] = public_data_of(folder.task.training.model)
+                told["public_data"] = work.public_data
                 folder.append_record(Record(**told, epsilons=spent, device=work.device))
             if folder.stamp == STAMP:
                 # Only of a simulation: how long a round took tells how often it was tried.

@@ -44,6 +44,7 @@ from gdpfed.tasks.losses import Metric, loss_of, metrics_of
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 from gdpfed.tasks.own_data import Examples, joined, load_own_data
 from gdpfed.tasks.partitions import label_mix, partition_dirichlet, partition_iid, partition_natural, skewed_by_budget
+from gdpfed.tasks.public import public_data_in
 from gdpfed.tasks.task import Task
 from gdpfed.tasks.training_settings import TrainingSettings
 from gdpfed.training.clients.blocks import ClientData, LocalTraining, flat_parameters, load_parameters
@@ -78,6 +79,8 @@ class Simulation:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     # How many clients have inputs that are not finite.
     broken: int = 0
+    # What the model rests on that no budget pays for.
+    public_data: str = ""
 
     def updates(self, state: TrainingState, clients: IntArray) -> Iterator[tuple[IntArray, Tensor]]:
         """Trains these clients."""
@@ -113,6 +116,7 @@ class Simulation:
             evaluate_every=self.training.evaluate_every,
             named=lambda model: {name: value.detach() for name, value in self.load(model).named_parameters()},
             device=self.trainer.device,
+            public_data=self.public_data,
         )
 
     def load(self, parameters: Tensor) -> nn.Module:
@@ -229,6 +233,7 @@ def prepare(
         label_mix=held.mix,
         metrics=metrics,
         broken=broken_clients(held.data.inputs, held.data.members) if own else 0,
+        public_data=held.public_data,
     )
 
 
@@ -239,6 +244,7 @@ class _Held:
     model: nn.Module
     data: ClientData
     test: Examples
+    public_data: str
     mix: NDArray[np.float64] | None = None
 
 
@@ -249,6 +255,7 @@ def _dealt(task: Task, local: LocalTraining, seed: int, *, data_dir: str | Path 
     if dataset.train_inputs.ndim == 4:
         sizes["channels"] = dataset.train_inputs.shape[1]
     model = _model(task, seed, sizes)
+    public_data = public_data_in(model)
     dataset, model = computed_once(dataset, model)
     dataset = dataset.holding_out(task.training.validation)
     members, mix = _members(dataset, task.training, len(task.budgets), seed), None
@@ -268,6 +275,7 @@ def _dealt(task: Task, local: LocalTraining, seed: int, *, data_dir: str | Path 
         model=model,
         data=ClientData(inputs=torch.from_numpy(dataset.train_inputs), labels=labels, members=members),
         test=Examples(inputs=torch.from_numpy(dataset.test_inputs), targets=test_labels),
+        public_data=public_data,
         mix=mix,
     )
 
@@ -289,11 +297,13 @@ def _own(task: Task, local: LocalTraining, seed: int) -> _Held:
     targets = torch.cat([examples.targets.flatten(), test.targets.flatten()])
     sizes = {} if targets.is_floating_point() else {"num_classes": int(targets.max()) + 1}
     model = _model(task, seed, sizes)
+    public_data = public_data_in(model)
     model, (inputs, test_inputs) = fixed_once(model, examples.inputs, test.inputs)
     return _Held(
         model=model,
         data=ClientData(inputs=inputs, labels=examples.targets, members=members),
         test=Examples(inputs=test_inputs, targets=test.targets),
+        public_data=public_data,
     )
 
 

@@ -14,6 +14,7 @@ Guarantees (tests of the same name):
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -27,7 +28,16 @@ from gdpfed.planning.rotation import largest_roster, smallest_roster
 from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
 from gdpfed.secure.session import LARGEST_COHORT
 
-__all__ = ["SHORTEST", "ClientEncoding", "PlannedSum", "decode", "encode", "largest_cohort", "planned_sums"]
+__all__ = [
+    "SHORTEST",
+    "ClientEncoding",
+    "PlannedSum",
+    "decode",
+    "encode",
+    "largest_cohort",
+    "noise_excess",
+    "planned_sums",
+]
 
 _MOST_BITS, _FEWEST_BITS = 20, 12
 _HALF_MODULUS = 1 << 31
@@ -73,6 +83,12 @@ class PlannedSum:
     def encoding(self, group: int) -> ClientEncoding:
         """That of a group, by its index in the plan."""
         return self.encodings[self.groups.index(group)]
+
+
+def noise_excess(sums: Sequence[PlannedSum]) -> float:
+    """The std of the noise in what is released over that planned, of the sum where it is largest: no secret, since it
+    depends on the plan and what is tolerated alone."""
+    return math.sqrt(max(each.released_variance / each.noise_variance for each in sums))
 
 
 def largest_cohort(groups: list[Group]) -> int:

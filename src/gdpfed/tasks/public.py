@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from gdpfed.errors import InputError
 from gdpfed.tasks import efficientnet
-from gdpfed.tasks.catalogue import source_of
+from gdpfed.tasks.catalogue import public_data_of, source_of
 from gdpfed.tasks.datasets import NORMALISATION
 from gdpfed.tasks.features import Fixed
 from gdpfed.tasks.sources import obtain
 
-__all__ = ["PublicImage", "PublicText", "public_head"]
+__all__ = ["PublicImage", "PublicText", "public_data_in", "public_head"]
 
 # Examples at a time.
 _TEXTS, _IMAGES = 128, 8
@@ -66,9 +66,16 @@ class _InBatches(Fixed):
         raise NotImplementedError
 
 
+def public_data_in(model: nn.Module) -> str:
+    """Which public data a model rests on, wherever in it such a network stands; empty where there is none."""
+    networks = (module for module in model.modules() if isinstance(module, PublicText | PublicImage))
+    return "; ".join(sorted({public_data_of(network.source) for network in networks}))
+
+
 class PublicText(_InBatches):
     """Text (batch, length), as places in the network's alphabet, to what its last state says (batch, 77)."""
 
+    source = "public-text"
     _at_once = _TEXTS
 
     @property
@@ -91,6 +98,7 @@ class PublicText(_InBatches):
 class PublicImage(_InBatches):
     """Images in colour (batch, 3, side, side), normalised as CIFAR-10 is, to features of length 1 (batch, 1280)."""
 
+    source = "public-image"
     _at_once = _IMAGES
 
     @property

@@ -77,10 +77,12 @@ def next_step(
     average: Tensor | None,
     step: Step | None,
     round_number: int,
+    noise_excess: float = 1.0,
 ) -> tuple[Step, Tensor]:
     """The step, and what this round's ``update`` moves the model by, given the last step and what was moved so far.
 
-    ``average`` is that of the models; during the search it is the start.
+    ``average`` is that of the models; during the search it is the start. ``noise_excess``: of secure sums, whose noise
+    is sized for what may be lost.
     """
     unit = max(1.0, _length((parameters if average is None else average).double())) / plan.clip_norm
     if step is None:
@@ -92,7 +94,7 @@ def next_step(
         return _straight(Step(length=_FIRST * unit), update)
     assert average is not None  # noqa: S101 - a plan that adapts has one
     moved = parameters.double() - average
-    z = agreement(update, moved, noise_std=noise_std(plan))
+    z = agreement(update, moved, noise_std=noise_excess * noise_std(plan))
     if step.is_found:
         beyond = math.copysign(max(0.0, abs(z) - _EVIDENCE), z)
         changed = step.length * math.exp(math.tanh(beyond / 4) / 2)

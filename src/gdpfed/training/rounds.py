@@ -88,6 +88,7 @@ class Released:
     """What left the sums of a round, noise included: one tensor if the plan is pooled, else one for each group.
 
     ``clients`` took part and are counted; a deployment counts them in its ledger only, and has none here.
+    ``noise_excess``: the std of the noise over that planned, where sums have more because some of it might be lost.
     """
 
     sums: list[Tensor]
@@ -96,6 +97,7 @@ class Released:
     clipped: int | None = None
     dropped: int | None = None
     vanished: int = 0
+    noise_excess: float = 1.0
 
 
 # Who takes part, in increasing order.
@@ -130,6 +132,7 @@ def run_round(
             average=state.average,
             step=state.step,
             round_number=state.round_number,
+            noise_excess=released.noise_excess,
         )
     parameters = (state.parameters.double() + update).float()
     participations = state.participations.copy()

@@ -38,7 +38,7 @@ from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.planning.people import assign
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_to_toml
-from gdpfed.secure.encoding import PlannedSum, planned_sums
+from gdpfed.secure.encoding import PlannedSum, noise_excess, planned_sums
 from gdpfed.secure.server import SecureServer
 from gdpfed.secure.session import Session
 from gdpfed.training.releases.charged import content_hash
@@ -151,6 +151,7 @@ class FlowerRelease:
             sums=sums,
             clients=np.array([], dtype=np.int64),
             cohort=asked if plan.is_rotation else planned_cohort,
+            noise_excess=noise_excess(planned),
         )
 
     def _opened(

@@ -34,7 +34,7 @@ from gdpfed import streams
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_hash
 from gdpfed.secure.client import SecureClient
-from gdpfed.secure.encoding import PlannedSum, decode, planned_sums
+from gdpfed.secure.encoding import PlannedSum, decode, noise_excess, planned_sums
 from gdpfed.secure.in_process import InProcessSum, Stage
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import KEY_BYTES, signing_public
@@ -177,6 +177,7 @@ class SecureRelease:
             clipped=None if self._plan.is_rotation or self._plan.normalised else clipped,
             dropped=None if self._plan.is_rotation else dropped,
             vanished=vanished,
+            noise_excess=noise_excess(self._planned),
         )
 
     def _session(self, state: TrainingState, planned: PlannedSum, attempt: int) -> Session:
