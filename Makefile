@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PRESETS := fmnist svhn cifar10 shakespeare
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run lint check test faults attack fuzz format docs screenshots bench constraints clean
+.PHONY: run lint check test faults attack fuzz format docs site screenshots release-check bench constraints clean
 
 run: $(VENV)/run-ready
-	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,pooled --out gdpfed-results/demonstration
+	$(BIN)/gdpfed compare --methods fedavg,dp-fedavg,gdpfed+,auto --out gdpfed-results/demonstration
 	@echo
 	@echo "Try next:"
 	@echo "  $(BIN)/gdpfed plan 500@0.8,300@2,200@5 --method pooled --rounds 100 --participation 0.05 --out plan.toml"
@@ -27,13 +27,13 @@ check: lint
 
 test: lint
 	tools/chromium.sh
-	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -n 2 --dist loadgroup
 
 # An hour of killed processes, for both kinds of plans; prints tables.
 faults: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --record benchmarks/results/faults.json
 	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/python tools/faults.py --against server --record benchmarks/results/faults-server.json
-	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py
+	OMP_NUM_THREADS=1 GDPFED_CACHE=off $(BIN)/pytest -m slow tests/flower/test_real_up.py tests/flower/test_real_walk.py
 
 # A quarter of an hour of a malicious server against large cohorts.
 attack: $(VENV)/test-ready
@@ -49,9 +49,18 @@ format: $(VENV)/test-ready
 
 docs: $(VENV)/test-ready
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/flow_picture.py
 	$(BIN)/gdpfed reproduce sampling --picture docs/img/sampling.png > /dev/null
 	$(BIN)/gdpfed plan compare $(PRESETS) --plot docs/img/plans.png > /dev/null
 	$(BIN)/gdpfed plan frontier fmnist --method pooled --plot docs/img/frontier.png > /dev/null
+
+# The documentation as a site, site/index.html; a warning is an error.
+site: $(VENV)/test-ready
+	$(BIN)/python docs/build_site.py
+
+# What a release is checked by: wheel and sdist, alone in empty environments, with the oldest and the newest packages.
+release-check: $(VENV)/test-ready
+	TOOLS=$(VENV) tools/release_check.sh
 
 # Pictures of `gdpfed serve`, with the demonstration's runs; needs Chromium.
 screenshots: $(VENV)/test-ready
@@ -66,7 +75,7 @@ constraints: $(VENV)/test-ready
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) dist gdpfed-results runs
+	rm -rf $(VENV) build dist site gdpfed-results runs
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("gdpfed needs Python 3.11 or later: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'

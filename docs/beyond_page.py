@@ -1,6 +1,6 @@
-"""Writes `beyond.md` from `reproduce/results/beyond/`: no number of a table on that page is typed in.
+"""Writes `beyond.md`, and its long tables, from `reproduce/results/beyond/`: no number of their tables is typed in.
 
-Text between the tables is in `reproduce/notes/beyond/NAME.md`: `top`, then one for a table where it needs words. What
+Text between the tables is in `reproduce/notes/beyond/NAME.md`: one for a table where it needs words. What
 did not help, measured once and not made again, is in `ideas.json` beside.
 """
 
@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results_page import markdown_table
+from results_tables import markdown_table
 from scipy import stats
 
 from gdpfed.errors import MissingExtraError
 from gdpfed.report.paper import paper_tables
 from gdpfed.report.pictures import paper_style, save_figure
+from gdpfed.tasks.catalogue import public_data_of
 from gdpfed_reproduce.beyond import (
+    AUTO_PAPER,
+    AUTO_ROW,
     OWN_SETTINGS,
     PAPER,
     PAPER_CHOSEN,
@@ -36,7 +39,7 @@ from gdpfed_reproduce.records import CellRecord, RunRecord, config_of, differenc
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["beyond_page", "draw_beyond"]
+__all__ = ["beyond_page", "beyond_tables", "draw_beyond"]
 
 _CONFIDENCE = 0.95
 # The tables of the headline, in words.
@@ -48,6 +51,19 @@ _HEADLINE = {
     "svhn": "SVHN, scattering features",
     "cifar10": "CIFAR-10, scattering features",
     "shakespeare": "Shakespeare, last characters",
+}
+# Tables of the method that needs no tuning, in words, and the tuned one beside each.
+_UNTUNED = {
+    "auto-cnn": ("FMNIST, the preset's CNN", "cnn"),
+    "auto-features": ("FMNIST, scattering features", "features"),
+    "auto-features-half": ("features, half the budgets", "features-half"),
+    "auto-features-strict": ("features, 3:2:1", "features-strict"),
+    "auto-features-dirichlet": ("features, Dirichlet 0.3", "features-dirichlet"),
+    "auto-svhn": ("SVHN, scattering features", "svhn"),
+    "auto-cifar10": ("CIFAR-10, scattering features", "cifar10"),
+    "auto-shakespeare": ("Shakespeare, the word so far (tuned: last characters)", "shakespeare"),
+    "auto-public-shakespeare": ("Shakespeare, **public text**", ""),
+    "auto-public-cifar10": ("CIFAR-10, **public images**", ""),
 }
 # What ours is held against after each table, in words.
 _HELD_AGAINST = {
@@ -61,7 +77,7 @@ _HELD_AGAINST = {
 }
 _OURS, _PRIVATE, _NOT_PRIVATE = "#0072b2", "#555555", "#d55e00"
 _WITHOUT = (SAME_SERVER, OWN_SETTINGS, SAME_CLIP, PLAIN_SERVER)
-_NOTES = ("headline", "top", "defaults", "ideas")
+_NOTES = ("headline", "auto", "top", "defaults", "limits", "choices", "ideas")
 # What issue and page ask of the two models on FMNIST: so far ahead of gdpfed+, at most so far behind no privacy.
 _AHEAD, _BEHIND = 3.0, 1.0
 # What is asked of the model of our choice: a private accuracy, and what to aim for.
@@ -145,10 +161,15 @@ def _facts(records: Sequence[CellRecord]) -> str:
     models = sorted({record.config["training"]["model"] for record in records})
     rounds = sorted({record.config["num_rounds"] for record in records})
     shares = sorted({record.config["participation"] for record in records})
+    public = "".join(
+        f" **{model} rests on public data, for which no budget pays: {data}.**"
+        for model in models
+        if (data := public_data_of(model))
+    )
     return (
         f"{', '.join(models)} ({', '.join(f'{size:,}' for size in sizes)} parameters), budgets "
         f"{first.config['budgets']}, {', '.join(map(str, rounds))} rounds, participation "
-        f"{', '.join(f'{share:g}' for share in shares)}; seeds {', '.join(map(str, seeds))}."
+        f"{', '.join(f'{share:g}' for share in shares)}; seeds {', '.join(map(str, seeds))}.{public}"
     )
 
 
@@ -218,6 +239,23 @@ def _headline(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
         "", "ours", "gdpfed+", "gdpfed+, our settings", "fedavg, same server", "fedavg, its own settings",
         "paper: gdpfed+", "paper: no privacy", "seeds",
     )  # fmt: skip
+    return markdown_table(head, rows)
+
+
+def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
+    """`auto` beside what was tuned, the paper's method as printed and with the same server, and no privacy."""
+    rows = []
+    for name, (words, tuned_name) in _UNTUNED.items():
+        (dataset,) = TABLES[name].datasets
+        found, tuned = tables[name, dataset], tables.get((tuned_name, dataset), {})
+        auto, ours = found.get(AUTO_ROW), tuned.get("ours")
+        if auto is None:
+            continue
+        without = found.get(PLAIN_SERVER) or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
+        beside = [ours, tuned.get(PAPER), found.get(AUTO_PAPER), without]
+        cells = ["" if record is None else _mean(record) for record in beside]
+        rows.append([words, f"**{_mean(auto)}**", *cells, _difference(auto, ours), str(len(auto.runs))])
+    head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds")
     return markdown_table(head, rows)
 
 
@@ -344,39 +382,63 @@ def _picture(shown: Mapping[str, Mapping[str, CellRecord]]) -> "Figure":
         return figure
 
 
-def beyond_page(folder: Path, notes: Path) -> str:
-    """The whole page."""
+def _check_notes(notes: Path) -> None:
     for path in sorted(notes.glob("*.md")):
         if path.stem not in {*_NOTES, *TABLES}:
             raise SystemExit(f"{path} explains nothing on the page: expected TABLE.md or one of {', '.join(_NOTES)}")
+
+
+def beyond_page(folder: Path, notes: Path) -> str:
+    """The page of results: what came out, what each default gains, and what limits it."""
+    _check_notes(notes)
     tables = _all_found(folder)
     first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
-    text = (
+    return (
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
-        "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes; no number of a table is typed in, "
-        "but for that of the ideas that did not help. "
+        "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes. "
         "Accuracies are test accuracies in percent after the last round, mean ± sample std over seeds. Differences are "
-        "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by the "
-        "accountant that the row names (PLD unless it says RDP).\n\n"
+        "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by PLD "
+        "unless a row says RDP. Every row and every setting that was tried: "
+        "[tables](../reproduce/tables/beyond.md).\n\n"
+        f"{_headline(first)}\n{_note(notes, 'headline')}"
+        "![Every row of the two ablations](img/beyond.png)\n\n"
+        f"## Nothing tuned\n\n{_untuned(tables)}\n{_note(notes, 'auto')}"
+        f"## What each default gains\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
+        f"{_note(notes, 'limits')}"
+    ).rstrip("\n") + "\n"
+
+
+def beyond_tables(folder: Path, notes: Path) -> dict[str, str]:
+    """Every table: the rows in one page, the choices of settings in another."""
+    tables = _all_found(folder)
+    rows = (
+        "# Better than the paper: every row\n\nWritten by `docs/generate.py` from `reproduce/results/beyond/`; text "
+        "between the tables is typed in, and so is the table of ideas that did not help. What it comes to: "
+        "[beyond](../../docs/beyond.md). How settings were chosen: [choices](beyond-choices.md).\n\n"
+        + _note(notes, "top")
+        + f"## What was asked\n\n{_asked({name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE})}\n"
     )
-    text += f"{_headline(first)}\n{_note(notes, 'headline')}"
-    text += "![Every row of the two ablations](img/beyond.png)\n\n"
-    text += f"{_asked(first)}\n{_note(notes, 'top')}"
-    text += f"## What the recommended defaults rest on\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
+    choices = (
+        "# Better than the paper: how settings were chosen\n\nWritten by `docs/generate.py` from "
+        "`reproduce/results/beyond/`. What it comes to: [beyond](../../docs/beyond.md).\n\n" + _note(notes, "choices")
+    )
     for (name, dataset), found in tables.items():
         table = TABLES[name]
-        text += f"## {table.title} ({dataset})\n\n"
-        if not found:
+        text = f"## {table.title} ({dataset})\n\n"
+        if found:
+            text += f"{POPULATIONS[table.population][0].capitalize()}. {_facts(list(found.values()))}\n\n"
+            text += (_tuning(table, found) if table.chosen else _rows(table, found)) + "\n" + _note(notes, table.name)
+        else:
             text += "Not run.\n\n"
-            continue
-        text += f"{POPULATIONS[table.population][0].capitalize()}. {_facts(list(found.values()))}\n\n"
-        text += _tuning(table, found) if table.chosen else _rows(table, found)
-        text += "\n" + _note(notes, table.name)
+        if table.chosen:
+            choices += text
+        else:
+            rows += text
     # Beside the notes: it is typed in, and no record.
     ideas = notes / "ideas.json"
     if ideas.is_file():
-        text += "## Ideas that did not help\n\n" + _note(notes, "ideas") + _ideas(ideas)
-    return text.rstrip("\n") + "\n"
+        rows += "## Ideas that did not help\n\n" + _note(notes, "ideas") + _ideas(ideas)
+    return {"beyond": rows.rstrip("\n") + "\n", "beyond-choices": choices.rstrip("\n") + "\n"}
 
 
 def _ideas(path: Path) -> str:

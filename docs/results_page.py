@@ -1,302 +1,132 @@
-"""Writes `results.md` and its pictures from `reproduce/results/`: no number on that page is typed in.
+"""Writes `results.md`, the paper's results and ours at a glance, and its pictures: no number of a table is typed in.
 
-Explanations are: `reproduce/notes/EXPERIMENT.md` stands under an experiment's heading, `EXPERIMENT-DATASET.md` under a
-data set's table. A note whose name fits nothing is an error.
+What the differences come to is: `reproduce/notes/glance/EXPERIMENT.md` stands under a picture. Every row is in
+`reproduce/tables/` (`results_tables.py`).
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from results_tables import PAPER_PLACES, compared, markdown_table
 
 from gdpfed.errors import MissingExtraError
 from gdpfed.report.pictures import save_figure
-from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
+from gdpfed.tasks.task import PRESETS, load_task
 from gdpfed_reproduce.experiment_plots import plot_convergence, plot_experiment, plot_methods_beside
-from gdpfed_reproduce.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
-from gdpfed_reproduce.overhead import load_overhead
-from gdpfed_reproduce.records import CellRecord, load_records
-from gdpfed_reproduce.verdicts import ComparedRow, rows_of
-from gdpfed_reproduce.without_training import noise_table, sampling_table
+from gdpfed_reproduce.experiments import EXPERIMENTS
+from gdpfed_reproduce.records import load_records
+from gdpfed_reproduce.verdicts import ComparedRow
 
-__all__ = ["draw_pictures", "markdown_table", "results_page"]
+__all__ = ["draw_pictures", "results_page"]
 
-_PAPER_PLACES = {
-    "main": "main table",
-    "convergence": "convergence figure",
-    "steps": "none: ours, beside its main table",
-    "models": "none: ours, beside its main table",
-    "sensitivity": "none: ours, beside its budget and clipping tables",
-    "sparsification": "sparsification table",
-    "budgets": "privacy-budget table",
-    "preferences": "preference table",
-    "clipping": "clipping table",
-    "heterogeneity": "heterogeneity table, CIFAR-10 only",
-}
 _DRAWN = {"main": plot_methods_beside, "convergence": plot_convergence}
+_TABLES = "../reproduce/tables"
+# Not of the paper: they explain its tables.
+_OWN = ("steps", "models", "sensitivity")
+Rows = Mapping[str, Sequence[ComparedRow]]
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |\n"
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
-    return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*row) for row in rows)
-
-
-def _joined(values: tuple[float, ...], digits: int) -> str:
-    return " ".join(f"{value:.{digits}f}" for value in values)
-
-
-def _sampling() -> str:
-    rows = [
-        (
-            ratio.dataset,
-            " ".join(f"{epsilon:g}" for epsilon in ratio.epsilons),
-            f"{ratio.participation:g}",
-            _joined(ratio.paper, 2),
-            _joined(ratio.closed_form, 2),
-            _joined(ratio.numeric, 2),
-            " ".join(f"{difference:+.2f}" for difference in ratio.difference),
-            f"{ratio.objective_gap:+.0e}",
-        )
-        for ratio in sampling_table()
-    ]
-    head = ("data set", "epsilons", "q", "paper", "ours", "numeric", "difference", "objective")
-    return (
-        "## Optimal sampling ratios (paper, Table I)\n\nIn percent, strictest group first: `gdpfed reproduce sampling`."
-        " Ours is the closed form; a numeric minimisation of the paper's Problem 1, phi* included, agrees to 1e-4. "
-        "*Objective* is how much larger Problem 1 is at the paper's ratios than at ours, relatively: it is so flat "
-        "that the paper's solver stopped early.\n\n"
-        + markdown_table(head, rows)
-        + "\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
-    )
-
-
-def _noise() -> str:
-    rows = []
-    for noise in noise_table():
-        difference, magnitude = noise.largest_difference, noise.magnitude_difference
-        rows.append(
-            (
-                noise.dataset,
-                noise.method,
-                noise.accountant,
-                "not printed" if noise.paper_variances is None else _joined(noise.paper_variances, 2),
-                _joined(noise.noise_variances, 3),
-                "" if difference is None else f"{100 * difference:+.1f} %",
-                "not printed" if noise.paper_magnitude is None else f"{noise.paper_magnitude:.2f}",
-                f"{noise.magnitude:.3f}",
-                "" if magnitude is None else f"{100 * magnitude:+.1f} %",
-                f"{noise.at_equal_step:.3f}",
-            )
-        )
-    head = ("data set", "method", "accountant", "paper", "ours", "differs", "paper Lambda", "ours", "differs")
-    return (
-        "## Noise (paper, noise table)\n\nSquared noise multipliers and the paper's Lambda, at the rates that the "
-        "paper prints: `gdpfed reproduce noise`. The paper used RDP and rounds to 0.01. Lambda mixes two scales: a "
-        "plain mean for gdpfed, a mean weighted by r^2 and k/d for the last two. *At equal step* is one scale for all "
-        "methods ([method](method.md)); by it gdpfed adds more noise than dp-fedavg.\n\n"
-        + markdown_table((*head, "at equal step"), rows)
-        + "\n"
-    )
-
-
-def _tables(experiment: Experiment, records: Sequence[CellRecord]) -> dict[str, list[ComparedRow]]:
-    return {dataset: rows_of(experiment, dataset, records) for dataset in PRESETS}
-
-
-def _figure(figure: PaperFigure | None) -> str:
-    return "not printed" if figure is None else f"{figure.mean:.2f} ± {figure.std:.2f}"
-
-
-def _ours(row: ComparedRow) -> str:
-    return "" if row.mean is None else f"{row.mean:.2f}" + ("" if row.std is None else f" ± {row.std:.2f}")
-
-
-def _verdict(row: ComparedRow) -> str:
-    return "**differs**" if row.verdict == "differs" else row.verdict
-
-
-def _result_table(experiment: Experiment, rows: Sequence[ComparedRow]) -> str:
-    head = ["method", *([experiment.varies] if experiment.varies else []), "paper", "ours", "seeds", "difference"]
-    shown = [
-        (
-            row.label,
-            *([row.column] if experiment.varies else []),
-            _figure(row.paper),
-            _ours(row),
-            str(len(row.accuracies)) if row.accuracies else "",
-            "" if row.difference is None else f"{row.difference:+.2f}",
-            _verdict(row),
-        )
-        for row in rows
-    ]
-    return markdown_table([*head, "verdict"], shown)
-
-
-def _curve_table(rows: Sequence[ComparedRow]) -> str:
-    """What the figure shows, at some of its rounds: the paper prints no numbers with it."""
-    curves = {row.label: row.record.runs for row in rows if row.record is not None}
-    rounds = next(iter(curves.values()))[0].rounds
-    shown = sorted({rounds[max(0, len(rounds) * part // 5 - 1)] for part in range(1, 6)})
-    made = []
-    for label, runs in curves.items():
-        at = [[run.accuracies[run.rounds.index(number)] for run in runs if number in run.rounds] for number in shown]
-        made.append((label, str(len(runs)), *(f"{sum(values) / len(values):.2f}" if values else "" for values in at)))
-    return markdown_table(("method", "seeds", *(f"round {number}" for number in shown)), made)
-
-
-def _facts(rows: Sequence[ComparedRow]) -> str:
-    """What a reader must know of the runs in a table."""
-    records = [row.record for row in rows if row.record is not None]
-    sizes = sorted({record.parameters for record in records})
-    versions = sorted({run.versions for record in records for run in record.runs})
-    reduced = sorted({"; ".join(row.reduced) for row in rows if row.reduced})
-    text = f"{' and '.join(f'{size:,}' for size in sizes)} parameters; {'; '.join(versions)}."
-    return text + (f" **Not the paper's configuration**: {' | '.join(reduced)}." if reduced else "")
-
-
-def _order(rows: Sequence[ComparedRow]) -> str:
-    """The methods that both have, best first."""
-    both = [row for row in rows if row.paper is not None and row.mean is not None and not row.reduced]
-    if len(both) < 3:
+def _counts(rows: Sequence[ComparedRow]) -> str:
+    """How many figures of the paper are met; those of runs with fewer rounds or clients are not counted."""
+    counts = Counter(row.verdict for row in rows if row.paper is not None)
+    judged = counts["within the spread"] + counts["differs"]
+    if not counts:
         return ""
-    paper = sorted(both, key=lambda row: -row.paper.mean if row.paper else 0)
-    ours = sorted(both, key=lambda row: -(row.mean or 0))
-    listed = [" > ".join(row.label for row in rows) for rows in (paper, ours)]
-    return f"Best first, paper: {listed[0]}. Ours: {listed[1]}.\n\n"
+    return f"{counts['within the spread']} of {judged}" if judged else "not run"
+
+
+def _overview(tables: Mapping[str, Rows]) -> str:
+    rows = [
+        (f"[{name}]({_TABLES}/{name}.md)", PAPER_PLACES[name], *(_counts(found) for found in tables[name].values()))
+        for name in EXPERIMENTS
+    ]
+    return markdown_table(("experiment", "in the paper", *(load_task(name).title for name in PRESETS)), rows)
+
+
+def _beside(row: ComparedRow | None) -> str:
+    """The paper's figure and ours, bold where they differ."""
+    if row is None or (row.paper is None and not row.accuracies):
+        return ""
+    printed = "-" if row.paper is None else f"{row.paper.mean:.2f}"
+    if row.mean is None or row.reduced:
+        return f"{printed} / -"
+    ours = f"{row.mean:.2f}"
+    return f"{printed} / " + (f"**{ours}**" if row.verdict == "differs" else ours)
+
+
+def _main_table(rows: Rows) -> str:
+    labels = [row.label for row in rows[PRESETS[0]] if row.paper is not None or row.label == "pooled"]
+    by_label = {dataset: {row.label: row for row in found} for dataset, found in rows.items()}
+    shown = [(label, *(_beside(by_label[dataset].get(label)) for dataset in PRESETS)) for label in labels]
+    return markdown_table(("paper / ours", *(load_task(name).title for name in PRESETS)), shown)
+
+
+def _summary(rows: Rows) -> str:
+    """What came out on each data set, in a line."""
+    lines = []
+    for dataset, found in rows.items():
+        differences = [row.difference for row in found if row.difference is not None]
+        if differences:
+            ends = " to ".join(dict.fromkeys(f"{end(differences):+.2f}" for end in (min, max)))
+            lines.append(
+                f"{load_task(dataset).title}: {_counts(found)} within the spread, ours less the paper's {ends}."
+            )
+    return " ".join(lines)
 
 
 def _note(notes: Path, name: str) -> str:
-    path = notes / f"{name}.md"
-    return path.read_text(encoding="utf-8").strip() + "\n\n" if path.is_file() else ""
-
-
-def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Path) -> str:
-    text = f"## {experiment.title} (paper, {_PAPER_PLACES[experiment.name]})\n\n"
-    text += f"`gdpfed reproduce {experiment.name}`.\n\n" + _note(notes, experiment.name)
-    tables = _tables(experiment, records)
-    if any(row.accuracies for rows in tables.values() for row in rows):
-        text += f"![{experiment.title}, ours and the paper's](img/{experiment.name}.png)\n\n"
-    for dataset, rows in tables.items():
-        title = load_task(dataset).title
-        run = [row for row in rows if row.accuracies]
-        printed = [row for row in rows if row.paper is not None]
-        if run:
-            text += f"### {title}\n\n{_facts(rows)}\n\n"
-            text += _order(rows) if experiment.name == "main" else ""
-            if experiment.name == "convergence":
-                text += _curve_table(rows) + "\n"
-            else:
-                text += _result_table(experiment, [row for row in rows if row.accuracies or row.paper]) + "\n"
-        elif experiment.name == "convergence":
-            text += f"{title}: not run.\n\n"
-        elif printed:
-            text += (
-                f"<details><summary>{title}: not run</summary>\n\n{_result_table(experiment, printed)}\n</details>\n\n"
-            )
-        text += _note(notes, f"{experiment.name}-{dataset}")
-    return text
-
-
-def _overview(records: Sequence[CellRecord]) -> str:
-    rows = []
-    for experiment in EXPERIMENTS.values():
-        cells = []
-        for made in _tables(experiment, records).values():
-            counts = Counter(row.verdict for row in made if row.paper is not None)
-            told = [f"{count} {verdict}" for verdict, count in counts.items() if verdict != "not run"]
-            missing = [f"{counts['not run']} not run"] if counts["not run"] and told else []
-            cells.append(", ".join(told + missing) or ("not run" if counts else "not in the paper"))
-        rows.append((f"[{experiment.name}](#{_anchor(experiment)})", *cells))
-    return markdown_table(("experiment", *(load_task(name).title for name in PRESETS)), rows) + "\n"
-
-
-def _anchor(experiment: Experiment) -> str:
-    heading = f"{experiment.title} (paper, {_PAPER_PLACES[experiment.name]})".lower()
-    return "".join(letter for letter in heading if letter.isalnum() or letter in " -").replace(" ", "-")
-
-
-def _contradictions() -> str:
-    """Where the paper prints two figures for one configuration."""
-    printed: dict[tuple[str, str, str], dict[PaperFigure, list[str]]] = {}
-    for experiment in EXPERIMENTS.values():
-        for dataset in PRESETS:
-            for cell in cells_of(experiment, dataset):
-                if cell.paper is not None and experiment.name != "convergence":
-                    where = (dataset, cell.task.settings.method, task_to_toml(cell.task))
-                    label = f"{experiment.name} {cell.column}".strip()
-                    printed.setdefault(where, {}).setdefault(cell.paper, []).append(label)
-    rows = [
-        (
-            load_task(dataset).title,
-            method,
-            "; ".join(f"{_figure(figure)} ({', '.join(at)})" for figure, at in by.items()),
-        )
-        for (dataset, method, _), by in printed.items()
-        if len(by) > 1
-    ]
-    return markdown_table(("data set", "method", "the paper's figures for one mechanism"), rows) + "\n"
-
-
-def _overhead(folder: Path, notes: Path) -> str:
-    text = (
-        "## Overhead (paper, section on overhead)\n\nSeconds on one core of the machine that ran `gdpfed reproduce "
-        "overhead`; the paper's are of a server with GPUs. The paper prints no model sizes: these are of public code "
-        "with the models that it names. Solving is done once, Top-k for all groups in every round.\n\n"
-    )
-    if not (folder / "overhead.json").is_file():
-        return text + "Not run.\n\n"
-    rows = [
-        (
-            load_task(row.dataset).title,
-            f"{row.paper_solve:g}",
-            f"{row.solve_closed_form:.2g}",
-            f"{row.solve_numeric:.2g}",
-            f"{row.parameters:,}",
-            "not printed" if row.paper_topk is None else f"{row.paper_topk:g}",
-            f"{row.topk:.2g}",
-        )
-        for row in load_overhead(folder)
-    ]
-    head = ("data set", "solve, paper", "closed form", "numeric", "parameters", "Top-k, paper", "Top-k, ours")
-    return text + markdown_table(head, rows) + "\n" + _note(notes, "overhead")
+    path = notes / "glance" / f"{name}.md"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
 def _check_notes(notes: Path) -> None:
-    known = {"overhead", *EXPERIMENTS, *(f"{name}-{dataset}" for name in EXPERIMENTS for dataset in PRESETS)}
-    for path in sorted(notes.glob("*.md")):
-        if path.stem not in {*known, "README"}:
-            raise SystemExit(f"{path} explains nothing on the page: expected EXPERIMENT.md or EXPERIMENT-DATASET.md")
+    for path in sorted((notes / "glance").glob("*.md")):
+        if path.stem not in {*EXPERIMENTS, "sampling", "top"}:
+            raise SystemExit(f"{path} explains nothing on the page: expected EXPERIMENT.md, sampling.md or top.md")
 
 
-def results_page(folder: Path, notes: Path) -> str:
-    """The whole page, from the records in ``folder`` and the explanations in ``notes``."""
+def _experiment(name: str, rows: Rows, notes: Path) -> str:
+    experiment = EXPERIMENTS[name]
+    parts = [f"## {experiment.title}", f"![{experiment.title}, ours and the paper's](img/{name}.png)"]
+    parts += [_main_table(rows).rstrip("\n")] if name == "main" else []
+    words = " ".join(part for part in (_summary(rows), _note(notes, name)) if part)
+    return "\n\n".join([*parts, f"{words} [Every row]({_TABLES}/{name}.md)."]) + "\n\n"
+
+
+def results_page(folder: Path, notes: Path, *, findings: str) -> str:
+    """The whole page, from the records in ``folder``, the words in ``notes`` and the table of ``findings``."""
     _check_notes(notes)
     records = load_records(folder)
+    tables = {name: compared(experiment, records) for name, experiment in EXPERIMENTS.items()}
     text = (
-        "# Results\n\nWritten by `docs/generate.py` from the records in `reproduce/results/`; no number of a table is "
-        "typed in. Explanations between the tables are.\n\n"
-        "How to read it. Accuracies are test accuracies in percent after the last round, mean ± sample std over seeds. "
-        "All runs are **simulations**, calibrated by the RDP accountant, as the paper's were. The paper's std are over "
-        "three seeds. **Verdict**: a difference is *within the spread* when |ours - paper| <= 2 sqrt(s^2 / n + p^2 / 3)"
-        ", with s our std over n seeds and p the paper's std; else it **differs**. With one seed the paper's std "
-        "stands in for ours. If both sides measured the same thing, chance alone would make about one row in nine "
-        "differ (Student's t, four degrees of freedom). *Not comparable*: run with fewer rounds or clients than the "
-        "paper's, as stated. Methods and weights that the paper does not have follow its own.\n\n"
+        "# The paper's results, and ours\n\nWritten by `docs/generate.py` from the records in `reproduce/results/`. "
+        "Test accuracies in percent after the last round, means over seeds; simulations, calibrated by RDP, as the "
+        "paper's were. **Within the spread**: |ours - paper| <= 2 sqrt(s^2 / n + p^2 / 3), with s our std over n seeds "
+        "and p the paper's over three (with one seed p stands for s); by chance alone about one row in nine would "
+        "differ. Runs with fewer rounds or clients than the paper's are in the tables, marked, and not counted.\n\n"
+        f"{_note(notes, 'top')}\n\n"
+        f"## Five findings about the paper\n\n{findings}\n"
+        "Why, and what we do instead: [limits](limits.md#in-the-paper).\n\n"
+        "## What was run\n\nFigures of the paper that ours meet within the spread:\n\n"
+        f"{_overview(tables)}\nAlso: [noise]({_TABLES}/noise.md), [overhead]({_TABLES}/overhead.md), "
+        f"[figures that contradict each other]({_TABLES}/contradictions.md).\n\n"
+        "## Optimal sampling ratios\n\n![Optimal ratios against the strictest group's epsilon](img/sampling.png)\n\n"
+        f"{_note(notes, 'sampling')} [Every row]({_TABLES}/sampling.md).\n\n"
     )
-    text += _overview(records)
-    text += (
-        "For some mechanisms the paper prints more than one figure; each table is held against its own print. "
-        "DP-FedAvg knows only the strictest budget, so its preference columns are one mechanism, and ours are one set "
-        "of runs.\n\n"
-    )
-    text += _contradictions()
-    text += _sampling() + _noise()
-    for experiment in EXPERIMENTS.values():
-        text += _experiment(experiment, records, notes)
-    return text + _overhead(folder, notes).rstrip("\n") + "\n"
+    run = [
+        name
+        for name in EXPERIMENTS
+        if any(row.accuracies and not row.reduced for found in tables[name].values() for row in found)
+    ]
+    text += "".join(_experiment(name, tables[name], notes) for name in run if name not in _OWN)
+    explained = [
+        f"- **[{EXPERIMENTS[name].title}]({_TABLES}/{name}.md).** {_note(notes, name)}\n"
+        for name in run
+        if name in _OWN
+    ]
+    text += "## What explains the differences\n\nExperiments of our own, on FMNIST:\n\n" if explained else ""
+    return (text + "".join(explained)).rstrip("\n") + "\n"
 
 
 def draw_pictures(folder: Path, images: Path) -> list[Path]:
@@ -304,7 +134,7 @@ def draw_pictures(folder: Path, images: Path) -> list[Path]:
     records = load_records(folder)
     drawn = []
     for name, experiment in EXPERIMENTS.items():
-        tables = _tables(experiment, records)
+        tables = compared(experiment, records)
         if not any(row.accuracies for rows in tables.values() for row in rows):
             continue
         draw = _DRAWN.get(name)

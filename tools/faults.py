@@ -57,6 +57,7 @@ def as_mapping(outcome: Outcome) -> dict[str, object]:
     return {
         "killed": outcome.fault.name,
         "seconds": round(outcome.seconds, 1),
+        "waited": None if outcome.waited is None else round(outcome.waited, 1),
         "charges": outcome.charges,
         "released_groups": list(outcome.released),
         "noise": None if outcome.noise is None else round(outcome.noise, 3),

@@ -21,6 +21,7 @@ from gdpfed.privacy.budgets import parse_compact
 from gdpfed.tasks.task import Task, load_task
 from gdpfed_reproduce.experiments import Cell, Method
 from gdpfed_reproduce.recipes import (
+    AUTO,
     CHOSEN,
     CNN,
     EARLIER_CNN,
@@ -42,7 +43,7 @@ from gdpfed_reproduce.recipes import (
 )
 
 __all__ = [
-    "AGAINST_SERVER", "CORRELATED", "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN",
+    "AGAINST_SERVER", "AUTO_PAPER", "AUTO_ROW", "CORRELATED", "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN",
     "PAPER_TUNED", "PLAIN_SERVER", "POPULATIONS", "SAME_CLIP", "SAME_SERVER", "SEEDS", "TABLES", "TUNING",
     "TUNING_SEED", "VALIDATION", "Table", "cells_of_table", "table_of",
 ]  # fmt: skip
@@ -64,6 +65,8 @@ PAPER_CHOSEN = "gdpfed+ (RDP), settings chosen for it"
 _ASKS = 10
 AGAINST_SERVER = f"ours, against the server too: asked {_ASKS} times"
 CORRELATED = f"{AGAINST_SERVER}, correlated noise"
+AUTO_ROW = "auto"
+AUTO_PAPER = "gdpfed+ (RDP) with the settings of auto"
 
 Change = Callable[[Task], Task]
 
@@ -188,6 +191,87 @@ def _fairness(recipe: Recipe, plain: Recipe, fedavg: Recipe) -> dict[str, Change
     }
 
 
+def _auto(recipe: Recipe) -> dict[str, Change]:
+    """Nothing chosen; and the paper's method with the same server."""
+    adapted = {"normalised": True, "adaptive_step": True}
+    return {AUTO_ROW: _one(recipe, "auto"), AUTO_PAPER: _one(recipe, "gdpfed+", accountant="rdp", **adapted)}
+
+
+def _without(recipe: Recipe, preset: Recipe) -> dict[str, Change]:
+    """Each part of `auto` taken away."""
+    clip = {"clip_norm": preset.clip_norm}
+    return {
+        "auto, clipped at the preset's norm": _one(recipe, "auto", normalised=False, **clip),
+        "auto, with a step of 1": _one(recipe, "auto", adaptive_step=False, averaging=0.8, **clip),
+        "auto, without pooling": _one(
+            recipe, "gdpfed-opc", weights="inverse-variance", normalised=True, adaptive_step=True
+        ),
+        "auto, uniform rates": _one(recipe, "auto", rates="uniform"),
+        "auto, RDP": _one(recipe, "auto", accountant="rdp"),
+    }
+
+
+def _autos() -> Iterator[Table]:
+    """The method that needs no tuning, wherever there is a tuned row."""
+    for name, words in (("features", "scattering features"), ("cnn", "the preset's CNN")):
+        recipe = AUTO[name]
+        yield Table(
+            name=f"auto-{name}",
+            title=f"Nothing tuned: {words}",
+            population="paper",
+            rows=_auto(recipe),
+            seeds=_EVERYONE,
+        )
+        yield Table(
+            name=f"auto-{name}-parts",
+            title=f"Nothing tuned: {words}, each part taken away",
+            population="paper",
+            rows={AUTO_ROW: _one(recipe, "auto"), **_without(recipe, PLAIN_CNN)},
+            seeds=_EVERYONE[:3],
+        )
+        rates = (0.005, 0.01, 0.02, 0.05, 0.1) if name == "features" else (0.05, 0.1, 0.2)
+        yield Table(
+            name=f"auto-{name}-rates",
+            title=f"Nothing tuned: {words}, other local learning rates",
+            population="paper",
+            rows={f"auto, learning rate {rate:g}": _one(recipe, "auto", learning_rate=rate) for rate in rates},
+            seeds=_EVERYONE[:3],
+        )
+        for population in ("half", "strict", "dirichlet"):
+            yield Table(
+                name=f"auto-{name}-{population}",
+                title=f"Nothing tuned: {words}: {POPULATIONS[population][0]}",
+                population=population,
+                rows=_auto(recipe),
+                seeds=_EVERYONE,
+            )
+    yield Table(
+        name="auto-norms",
+        title="Nothing tuned: scattering features, other clip norms to start from",
+        population="paper",
+        rows={f"auto, clip norm {norm:g}": _one(AUTO["features"], "auto", clip_norm=norm) for norm in (0.01, 1, 100)},
+        seeds=_EVERYONE[:3],
+    )
+    for dataset in OTHERS:
+        yield Table(
+            name=f"auto-{dataset}",
+            title=f"Nothing tuned: {_TITLES[dataset] if dataset != 'shakespeare' else 'Shakespeare, the word so far'}",
+            population="paper",
+            rows=_auto(AUTO["words" if dataset == "shakespeare" else "features"]),
+            seeds=_EVERYONE,
+            datasets=(dataset,),
+        )
+    for dataset, recipe in (("shakespeare", AUTO["public text"]), ("cifar10", AUTO["public images"])):
+        yield Table(
+            name=f"auto-public-{dataset}",
+            title=f"Nothing tuned, on features learnt from public data: {load_task(dataset).title}",
+            population="paper",
+            rows={AUTO_ROW: _one(recipe, "auto"), PLAIN_SERVER: _one(recipe, "fedavg")},
+            seeds=_EVERYONE,
+            datasets=(dataset,),
+        )
+
+
 def _choice(
     name: str,
     words: str,
@@ -303,7 +387,7 @@ def _others() -> Iterator[Table]:
     )
 
 
-TABLES: Mapping[str, Table] = {table.name: table for table in (*_fmnist(), *_others())}
+TABLES: Mapping[str, Table] = {table.name: table for table in (*_fmnist(), *_others(), *_autos())}
 TUNING = tuple(table.name for table in TABLES.values() if table.chosen)
 
 

@@ -33,11 +33,15 @@ def _title(dataset: str, rows: Sequence[ComparedRow]) -> str:
     return f"{title}, reduced" if reduced else title
 
 
-def _panels(count: int, *, height: float) -> tuple["Figure", Sequence[Any]]:
-    figure = blank_figure(5.4 * count, height)
+def _panels(count: int, *, height: float, across: int | None = None) -> tuple["Figure", Sequence[Any]]:
+    columns = min(count, across or count)
+    figure = blank_figure(5.4 * columns, height)
     stamp = "simulation: not a private release"
     figure.text(0.995, 0.995, stamp, ha="right", va="top", fontsize=6, color="#777777")
-    return figure, figure.subplots(1, count, squeeze=False)[0]
+    axes = list(figure.subplots(-(-count // columns), columns, squeeze=False).flat)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count]
 
 
 def _mark(index: int, *, hollow: bool = False) -> dict[str, Any]:
@@ -107,25 +111,27 @@ def plot_experiment(name: str, tables: Tables) -> "Figure":
 
 
 def plot_methods_beside(tables: Tables) -> "Figure":
-    """The main table: every method on a line of its own, ours and the paper's."""
+    """The main table: every method on a line of its own, ours and the paper's; two panels beside each other. What was
+    run at a reduced scale is left out.
+    """
     with_records = _with_records(tables)
-    labels = [method.label for method in EXPERIMENTS["main"].methods][::-1]
+    lines = -(-len(with_records) // 2)
     with paper_style():
-        figure, axes = _panels(len(with_records), height=4.2)
+        figure, axes = _panels(len(with_records), height=3.6 * lines, across=2)
         for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
-            by_label = {row.label: row for row in rows}
-            for height, label in enumerate(labels):
-                row = by_label[label]
+            shown = [row for row in rows if row.paper is not None or row.accuracies][::-1]
+            labels = [row.label for row in shown]
+            for height, (label, row) in enumerate(zip(labels, shown, strict=True)):
                 style: dict[str, Any] = {"capsize": 2.5, "linestyle": "none"}
                 if row.paper is not None:
                     named = "paper" if label == "fedavg" else None
                     paper = (row.paper.mean, height - 0.14)
                     axis.errorbar(*paper, xerr=row.paper.std, label=named, **_mark(1, hollow=True), **style)
-                if row.mean is not None:
+                if row.mean is not None and not row.reduced:
                     named = "ours" if label == "fedavg" else None
                     axis.errorbar(row.mean, height + 0.14, xerr=row.std or 0.0, label=named, **_mark(0), **style)
             axis.set_yticks(range(len(labels)), labels)
-            axis.set_title(_title(dataset, rows), loc="left")
+            axis.set_title(load_task(dataset).title, loc="left")
             axis.set(xlabel="test accuracy (%)")
         _legend(figure, axes)
         return figure

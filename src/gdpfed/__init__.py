@@ -5,14 +5,14 @@
 
 Names are imported when they are first used, so that `import gdpfed` is quick and needs no optional package. Called by
 these names, a function refuses arguments of a wrong kind by an `InputError`.
-docs/api.md describes each of them.
+The site (`make site`) describes each of them.
 """
 
 import importlib
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from gdpfed.audit.auditor import AuditReport, audit_plan

@@ -7,7 +7,7 @@ A value may name a function of one's own, as ``package.module:function``. Readin
 does, when the function is used, and what it imports is run. So a report of somebody else's run runs nothing of theirs.
 
 A setting is documented once, in its field. The docstring of its class, the options of the command line
-(`cli/options.py`) and docs/settings.md are made from that.
+(`cli/options.py`) and the site's page of settings are made from that.
 """
 
 import dataclasses

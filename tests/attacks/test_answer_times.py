@@ -21,7 +21,7 @@ def features(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_nothing_is_seen_where_there_is_nothing() -> None:
-    """The AUC of guessing on 1,500 answers has a std of 0.015: beyond 0.08 once in ten million."""
+    """The AUC of guessing on 3,000 answers has a std of 0.011: beyond 0.08 never."""
     for seed in range(3):
         _, auc = best_guess(*features(np.random.default_rng(seed)))
         assert abs(auc - 0.5) < 0.08
@@ -67,7 +67,8 @@ def test_what_a_node_states_is_looked_at(tmp_path: Path, leak: float) -> None:
             lines += [["object", node, 2900, came + 0.1]]
     (tmp_path / "seen.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     verdict = flower_verdict([tmp_path])
-    assert verdict.yes + verdict.no == 600
+    # All but each node's first.
+    assert verdict.yes + verdict.no == 596
     assert verdict.lengths == (0,)
-    # A std of 0.033 for guessing on 300 answers.
-    assert verdict.auc > 0.9 if leak else abs(verdict.auc - 0.5) < 0.18
+    # A std of 0.024 for guessing.
+    assert verdict.auc > 0.9 if leak else abs(verdict.auc - 0.5) < 0.13

@@ -137,3 +137,55 @@ def test_bad_input(
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert named in err
+
+
+TEXTS = """
+import numpy as np
+
+def data(num_clients):
+    draw = np.random.default_rng(1)
+    labels = draw.integers(0, 78, 3 * num_clients)
+    labels[:78] = np.arange(78)
+    texts = draw.integers(0, 78, (len(labels), 80))
+    return {"train": (texts, labels), "test": (texts[:80], labels[:80])}
+"""
+
+
+@pytest.mark.parametrize("model", ["public-text", "char-linear"])
+def test_public_data_is_told(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the summary, the record, the table of runs and the report; of a model that rests on none, by nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"texts_{model[:4]}"
+    (tmp_path / f"{name}.py").write_text(TEXTS)
+    given = ("--budgets", "40@1", "--method", "pooled", "--rounds", "1", "--participation", "0.5", "--local-steps", "1")
+    code, out, err = call(
+        capsys, "train", "fmnist-mini", "--dataset", f"{name}:data", "--model", model, *given, "--out", "run"
+    )
+    assert code == 0, err
+    record = json.loads((tmp_path / "run" / "records.jsonl").read_text())
+    shown = json.loads(call(capsys, "show", "run", "--json")[1])
+    _, table, _ = call(capsys, "show", "run")
+    assert call(capsys, "report", "run", "-o", "report.html")[0] == 0
+    page = (tmp_path / "report.html").read_text()
+    if model == "char-linear":
+        assert "public_data" not in record
+        assert shown["public_data"] == []
+        assert not any("public data" in text for text in (out, table, page))
+        return
+    assert "King James Bible" in record["public_data"]
+    assert shown["public_data"] == [record["public_data"]]
+    remark = "rests on public data, for which no budget pays: the King James Bible"
+    assert all(remark in " ".join(text.split()) for text in (out, table, page))
+
+
+def test_another_model_has_another_width() -> None:
+    """The preset's width is for its own model: one without a width could not be built with it."""
+    from gdpfed.cli.options import Asked
+
+    assert Asked(stated={}).task("cifar10").training.model_width == 16
+    assert Asked(stated={"model": "resnet18"}).task("cifar10").training.model_width == 16
+    assert Asked(stated={"model": "public-image"}).task("cifar10").training.model_width is None
+    assert Asked(stated={"model": "resnet18", "model_width": 8}).task("cifar10").training.model_width == 8

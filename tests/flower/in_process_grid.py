@@ -17,6 +17,7 @@ try:
     from flwr.clientapp import ClientApp
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.message_pb2 import Message as ProtoMessage
+    from flwr.proto.node_pb2 import NodeInfo
     from flwr.serverapp import Grid
     from flwr.supercore.task_identity import TaskIdentity
 except ModuleNotFoundError:
@@ -73,6 +74,8 @@ class InProcessGrid(Grid):
         self._pushed: dict[str, Message] = {}
         self._arriving: dict[str, list[tuple[int, Message]]] = {}
         self.offline: set[int] = set()
+        # How often a node was started again.
+        self.restarts: dict[int, int] = {}
         self.bytes_down: dict[int, int] = dict.fromkeys(nodes, 0)
         self.bytes_up: dict[int, int] = dict.fromkeys(nodes, 0)
         # Everything that went over the wire, for tests that look for secrets.
@@ -95,6 +98,12 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Those that are online."""
         return [node for node in self._nodes if node not in self.offline]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Those that are online, and when they were started."""
+        return [
+            NodeInfo(node_id=node, last_activated_at=str(self.restarts.get(node, 0))) for node in self.get_node_ids()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Each message is kept until it is pulled."""

@@ -7,8 +7,10 @@ the app's own code, but for what it sends: `_LYING` is added to the app, and doe
 that was killed comes back before the next round: the server's test of the model waits for it (`_HOLDING`).
 """
 
+import datetime
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -35,6 +37,8 @@ _NODES = 4
 _LARGE_GROUP, _SMALL_GROUP = 0, 1
 _VICTIM, _LONER = "node1", "node4"
 _ROUND_SECONDS = 900.0
+# Flower gives a node 60 s after its last sign of life; the server looks every two.
+_MOST_WAITING = 65.0
 # Of the measured variance of 500 Gaussians: one false alarm in more than a million.
 _DEVIATIONS = 5.0
 
@@ -156,6 +160,8 @@ class Outcome:
 
     fault: Fault
     seconds: float = 0.0
+    # From a kill of a node to the next stage, or the end of the round.
+    waited: float | None = None
     released: tuple[int, ...] = ()
     charges: int = 0
     noise: float | None = None
@@ -204,6 +210,7 @@ class Storm:
             " ".join(f"{fault.stage}:{number}" for number, fault in enumerate(faults) if fault.kills == "server")
         )
         self.events: list[dict[str, Any]] = []
+        self._killed_at = 0.0
         self._reader = EventReader(self.federation.home.path / EVENTS)
 
     def run(
@@ -220,6 +227,7 @@ class Storm:
                 ended = self._suffer(number, fault, deployment)
                 outcome = self._judged(number, fault)
                 outcome.seconds = ended - started
+                self._judge_waiting(outcome)
                 outcomes.append(outcome)
                 say(f"{fault.name}: {outcome.seconds:.0f} s, {'; '.join(outcome.failures) or 'holds'}")
             if is_calm_at_the_end:
@@ -268,6 +276,7 @@ class Storm:
             self._hold.touch()
         if fault.kills == "node":
             node = deployment.nodes[fault.victim]
+            self._killed_at = time.time()
             _kill(node.find("flower-supernode"))
             node.wait()
         if fault.kills == "superlink":
@@ -310,6 +319,19 @@ class Storm:
         return [] if deployment.superlink is None else deployment.superlink.find("flwr-serverapp")
 
     # What must hold.
+
+    def _judge_waiting(self, made: Outcome) -> None:
+        """A node that was killed is waited for as long as Flower takes to notice, and the log says why it went on."""
+        if made.fault.kills != "node":
+            return
+        later = [event["time"] for event in self.events if event["time"] > self._killed_at and _goes_on(event)]
+        made.waited = min(later) - self._killed_at if later else None
+        if made.waited is None or made.waited > _MOST_WAITING:
+            made.failures.append(f"the round went on after {made.waited} s")
+        log = (self.federation.home.path / "server.log").read_text()
+        lost = re.findall(rf"^(\S+) \w+: '{made.fault.victim}' .*: the round goes on without it$", log, flags=re.M)
+        if not any(_moment(stamp) >= self._killed_at - 1 for stamp in lost):
+            made.failures.append("the log does not say why the round went on")
 
     def _judged(self, number: int, fault: Fault) -> Outcome:
         self._look()
@@ -361,6 +383,14 @@ class Storm:
                     if joined.is_rotation and int(run.participations.max()) > joined.cap:
                         found.append(f"a client was charged {run.participations.max()} asks of {joined.cap}")
         return found
+
+
+def _goes_on(event: dict[str, Any]) -> bool:
+    return event["event"] in ("stage", "charged", "released", "aborted", "given up", "round")
+
+
+def _moment(stamp: str) -> float:
+    return datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z").timestamp()
 
 
 def _is_free(log: str) -> bool:

@@ -23,6 +23,7 @@ import gdpfed.flower
 from gdpfed.errors import InputError, MissingExtraError, PrivacyError
 from gdpfed.flower.apps import client_app, server_app
 from gdpfed.flower.server.transport import GridTransport
+from gdpfed.flower.server.waiting import Patience
 from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import Standing, pack, unpack
@@ -266,8 +267,9 @@ def test_a_home_in_use_twice_is_bound_once(tmp_path: Path) -> None:
         grid=InProcessGrid(nodes),
         enrolment=enrolment,
         settings=federation.home.settings,
+        patience=Patience(settings=federation.home.settings, is_rotation=False),
         take_standing=take,
-        log=lines.append,
+        log=lambda text, **_: lines.append(text),
         events=lambda *_, **__: None,
     )
     transport.refresh()
@@ -288,7 +290,7 @@ def test_a_late_answer_is_a_dropout(tmp_path: Path) -> None:
 
     federation.serve(federation.grid(disturb=disturb))
     assert late
-    assert "1 of" in federation.server_log
+    assert "input: '1' did not answer in 0.05 s" in federation.server_log
     assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
 
 

@@ -1,6 +1,8 @@
 """The gate, before a server that notes what reaches it; test_real_processes.py has it before a real SuperLink."""
 
+import asyncio
 import http.server
+import json
 import os
 import socket
 import ssl
@@ -9,12 +11,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gdpfed.errors import InputError
 from gdpfed.flower.operate.certificates import make_certificates
-from gdpfed.flower.operate.gate import is_for_nodes, serve_gate
+from gdpfed.flower.operate.gate import AccessLog, gate_app, is_for_nodes, serve_gate
 from gdpfed.flower.operate.processes import free_ports
 from tests.flower.real import ask
 
@@ -62,7 +65,7 @@ def test_only_the_fleet_api_passes(tmp_path: Path) -> None:
     thread.start()
     serve = "from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
     serve += f"serve_gate(Path({str(tmp_path)!r}), "
-    serve += f"listen='127.0.0.1:{outer}', superlink='127.0.0.1:{inner}')"
+    serve += f"listen='127.0.0.1:{outer}', superlink='127.0.0.1:{inner}', access_log=Path({str(tmp_path / 'log')!r}))"
     with subprocess.Popen([sys.executable, "-c", serve], env=dict(os.environ)) as gate:
         try:
             deadline = time.monotonic() + 30
@@ -79,11 +82,46 @@ def test_only_the_fleet_api_passes(tmp_path: Path) -> None:
                 assert b" 404 " in ask(outer, authority, f"POST {path}").split(b"\r\n")[0], path
             assert b" 404 " in ask(outer, authority, "GET /v1/fleet/push-object").split(b"\r\n")[0]
             assert Notes.seen == ["/v1/fleet/push-object"]
+            assert ask(outer, authority, "GET /health").endswith(b"ok")
+            assert b" 404 " in ask(outer, authority, "GET /health?x=1").split(b"\r\n")[0]
+            assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+            # A line is written when its answer has left.
+            deadline = time.monotonic() + 30
+            while len(lines := (tmp_path / "log").read_text().splitlines()) < len(BAD) + 4:
+                assert time.monotonic() < deadline, lines
+                time.sleep(0.05)
+            rows = [json.loads(line) for line in lines]
+            assert (rows[0]["path"], rows[0]["status"], rows[0]["bytes_in"]) == ("/v1/fleet/push-object", 201, 1 << 20)
         finally:
             gate.terminate()
             server.shutdown()
             thread.join()
             server.server_close()
+
+
+def test_health_is_the_superlinks(tmp_path: Path) -> None:
+    """No SuperLink: 502, and no more than that is said."""
+    authority = make_certificates(tmp_path, hosts=["127.0.0.1"])
+    app = gate_app(f"127.0.0.1:{free_ports(1)[0]}", authority)
+    sent: list[dict[str, Any]] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "GET", "raw_path": b"/health", "query_string": b"", "headers": []}
+    asyncio.run(app(scope, None, send))  # type: ignore[arg-type]
+    assert (sent[0]["status"], sent[1]["body"]) == (502, b"the SuperLink does not answer")
+
+
+def test_an_access_log_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdpfed.flower.operate.gate._LARGEST_LOG", 1000)
+    log = AccessLog(tmp_path / "log")
+    for number in range(100):
+        log(path="/x", number=number)
+    log.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1"}
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["number"] == 99
 
 
 def test_paths_are_taken_literally() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from gdpfed.errors import GdpfedError
 from gdpfed.flower.operate.certificates import make_node_key
+from gdpfed.flower.operate.connection import Reached, reach
+from gdpfed.flower.operate.doctor import _reachable
 from gdpfed.flower.operate.processes import LocalFlower
 from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
@@ -28,6 +30,8 @@ class Seen:
     logs: dict[str, str]
     left: dict[int, str]
     is_port_open: bool
+    reached: list[Reached]
+    access: list[dict[str, object]]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         logs = {name: node.log.read_text() for name, node in deployment.nodes.items()}
         through_the_gate = ask(deployment.gate_port, deployment.certificates / "ca.crt", "POST /v1/control/list-runs")
         assert b" 404 " in through_the_gate.split(b"\r\n")[0]
+        authority = deployment.certificates / "ca.crt"
+        reached = [reach(f"127.0.0.1:{port}", authority) for port in (deployment.gate_port, deployment.port)]
+        access = [json.loads(line) for line in (deployment.logs / "access.log").read_text().splitlines()]
         processes = marked_processes(folder)
         addresses = listening_addresses(set(processes))
         raise KeyboardInterrupt
@@ -67,6 +74,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         logs=logs,
         left=left,
         is_port_open=is_port_open,
+        reached=reached,
+        access=access,
     )
 
 
@@ -85,3 +94,21 @@ def test_an_unknown_key_is_refused(seen: Seen) -> None:
     assert seen.told == {"nodes": 1, "told": ["hello from known"]}
     assert "SuperNode ID:" in seen.logs["known"]
     assert "SuperNode ID:" not in seen.logs["unknown"]
+
+
+def test_an_exposed_superlink_is_found(seen: Seen) -> None:
+    """Through the gate nobody reaches the Control API; past it everybody does."""
+    gate, superlink = seen.reached
+    assert (gate.problem, gate.health, gate.control) == ("", 200, 404)
+    assert superlink.problem == ""
+    assert superlink.control != 404
+    assert [finding.level for finding in _reachable("x:1", gate, is_needed=True)] == ["fine"]
+    assert "problem" in [finding.level for finding in _reachable("x:1", superlink, is_needed=True)]
+
+
+def test_requests_are_logged(seen: Seen) -> None:
+    assert {"time", "peer", "method", "path", "status", "bytes_in", "bytes_out", "seconds"} == set(seen.access[0])
+    nodes = [row for row in seen.access if str(row["path"]).startswith("/v1/fleet/") and row["status"] == 200]
+    assert nodes
+    assert {row["peer"] for row in seen.access} == {"127.0.0.1"}
+    assert ("/v1/control/list-runs", 404) in [(row["path"], row["status"]) for row in seen.access]

@@ -14,6 +14,7 @@ import pytest
 
 from gdpfed.errors import InputError
 from gdpfed.flower.node import warm
+from gdpfed.flower.shared import leaning
 from tests.flower.test_keeper import gone
 
 pytest.importorskip("flwr")
@@ -189,12 +190,20 @@ def test_another_flower_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: p
     started: list[list[str]] = []
     monkeypatch.setattr(warm.metadata, "version", lambda _: "1.42.0")
     monkeypatch.setattr(warm.os, "execvp", lambda _, words: started.append(words) or sys.exit(0))
-    monkeypatch.setattr(sys, "argv", ["gdpfed-supernode", "--superlink", "x"])
+    monkeypatch.setattr(sys, "argv", ["gdpfed-supernode", "--superlink", "x", "--port", "9094"])
     monkeypatch.setenv("PATH", os.environ["PATH"])
     with pytest.raises(SystemExit):
         warm.main()
-    assert started == [["flower-supernode", "--superlink", "x"]]
+    assert started == [["flower-supernode", "--superlink", "x", "--port", "9094"]]
     assert "expected flwr 1.41.x, which this was made for, got 1.42.0" in capsys.readouterr().err
+
+
+def test_nodes_of_one_machine_take_free_ports() -> None:
+    one, other = (warm.with_free_port(["--superlink", "x:1"]) for _ in range(2))
+    assert one[:5] == ["--superlink", "x:1", "--host", "127.0.0.1", "--port"]
+    assert one[5] != other[5]
+    for stated in (["--port", "9094"], ["--port=9094"], ["--isolation", "process"], ["--help"]):
+        assert warm.with_free_port(stated) == stated
 
 
 # What is assumed of Flower: the name of the test that fails says what is different now.
@@ -213,7 +222,7 @@ def test_assumed_a_version_that_is_known_and_no_threads_by_imports() -> None:
 def test_assumed_that_flower_has_these_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [entry.name for entry in warm.metadata.distribution("flwr").entry_points]
     assert set(warm.PROGRAMS) <= set(found)
-    monkeypatch.setattr(warm, "PROGRAMS", (*warm.PROGRAMS, "flower-other"))
+    monkeypatch.setattr(leaning, "PROGRAMS", (*warm.PROGRAMS, "flower-other"))
     with pytest.raises(InputError, match="found no flower-other"):
         warm.loaded_programs()
 

@@ -28,7 +28,15 @@ def read(line: str) -> Record:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"clipped": None, "dropped": None}, {"vanished": 2}, {"by_budget": (1.0, 2.0)}, {"device": "cuda"}]
+    "changes",
+    [
+        {},
+        {"clipped": None, "dropped": None},
+        {"vanished": 2},
+        {"by_budget": (1.0, 2.0)},
+        {"device": "cuda"},
+        {"public_data": "the King James Bible"},
+    ],
 )
 def test_a_record_comes_back(changes: dict[str, object]) -> None:
     record = dataclasses.replace(RECORD, **changes)  # type: ignore[arg-type]

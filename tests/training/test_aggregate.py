@@ -69,17 +69,17 @@ def test_average_forgets_at_its_rate() -> None:
     plan = dataclasses.replace(plan_of("pooled"), averaging=0.7)
     models, average = [model.float() for model in sums(5)], None
     for number, model in enumerate(models):
-        average = averaged(plan, average, model, round_number=number)
+        average = averaged(plan, average, model, num_before=number)
         weights = 0.7 ** np.arange(number, -1, -1)
         expected = np.average([past.double().numpy() for past in models[: number + 1]], axis=0, weights=weights)
         assert average is not None
         np.testing.assert_allclose(average.numpy(), expected, rtol=1e-10)
-    assert averaged(plan_of("pooled"), None, models[0], round_number=0) is None
+    assert averaged(plan_of("pooled"), None, models[0], num_before=0) is None
 
 
 def test_a_lost_average_is_refused() -> None:
     plan = dataclasses.replace(plan_of("pooled"), averaging=0.7)
     model = sums(1)[0].float()
-    assert averaged(plan, None, model, round_number=0) is not None
+    assert averaged(plan, None, model, num_before=0) is not None
     with pytest.raises(InputError, match="average of the models of 3 rounds"):
-        averaged(plan, None, model, round_number=3)
+        averaged(plan, None, model, num_before=3)

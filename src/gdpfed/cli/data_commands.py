@@ -30,7 +30,7 @@ DataDir = Annotated[
     Path | None,
     Option("--data-dir", help="Folder with data files, or with a folder for each set. Default: $GDPFED_DATA."),
 ]
-Name = Annotated[str, Argument(help="Data set: " + ", ".join(CATALOGUE) + ".")]
+Name = Annotated[str, Argument(help="Data set, or network of public data: " + ", ".join(CATALOGUE) + ".")]
 
 
 def _copies(source: Source, data_dir: Path | None) -> list[Found]:
@@ -49,6 +49,7 @@ def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
     for source in CATALOGUE.values():
         copy = next(iter(_copies(source, data_dir)), None)
         known = {"name": source.name, "title": source.title, "num_train": source.num_train, "num_test": source.num_test}
+        known |= {"public_data": source.public_data} if source.public_data else {}
         where = {"place": copy.kind, "folder": str(copy.folder)} if copy else {"place": None, "folder": None}
         sets.append({**known, "licence": source.licence, **where, "addresses": source.addresses})
     if as_json:
@@ -56,8 +57,8 @@ def list_sets(data_dir: DataDir = None, as_json: options.Json = False) -> None:
         return
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "name": lambda each: each["name"],
-        "train": lambda each: f"{each['num_train']:,}",
-        "test": lambda each: f"{each['num_test']:,}",
+        "train": lambda each: f"{each['num_train']:,}" if each["num_train"] else "",
+        "test": lambda each: f"{each['num_test']:,}" if each["num_test"] else "",
         "what it is": lambda each: each["title"],
         "licence": lambda each: each["licence"],
         "here": lambda each: (

@@ -27,6 +27,9 @@ flower_app = typer.Typer(
 
 _PORT = 9092
 _INNER_PORT = 9093
+_METRICS = "127.0.0.1:9464"
+Systemd = Annotated[bool, Option("--systemd", help="Write systemd units, into the home.")]
+Container = Annotated[bool, Option("--container", help="Write a Containerfile and a compose file, into the home.")]
 Home = Annotated[Path, Argument(help="The server's home.")]
 NodeHomePath = Annotated[Path, Argument(help="The node's home.")]
 
@@ -116,32 +119,37 @@ def init(
     asked: options.Asked,
     home: Annotated[Path, Argument(help="A new folder on the server.")],
     host: Annotated[list[str], Option(help="A name or address that nodes connect to; repeat it.")],
+    systemd: Systemd = False,
+    container: Container = False,
     as_json: options.Json = False,
 ) -> None:
     """Make the server's home: its identity, settings, and certificates."""
     from gdpfed.flower.operate.certificates import make_certificates
+    from gdpfed.flower.operate.units import superlink_command, write_containers, write_units
     from gdpfed.flower.server.server_home import ServerHome, make_server_home
 
-    with nothing_left(
-        missing(*(home / name for name in ("certificates", ServerHome.key_name, ServerHome.settings_name)))
-    ):
+    made = ("certificates", "systemd", "container", ServerHome.key_name, ServerHome.settings_name)
+    with nothing_left(missing(*(home / name for name in made))):
         make_server_home(home, settings=asked.applied(DeploymentSettings()))
         # The gate speaks to the SuperLink under this address.
         authority = make_certificates(home / "certificates", hosts=list(dict.fromkeys([*host, "127.0.0.1"])))
-    folder = authority.parent
-    superlink = _command(
-        "flower-superlink", "--host", "127.0.0.1", "--port", _INNER_PORT, "--enable-supernode-auth",
-        "--ssl-ca-certfile", authority, "--ssl-certfile", folder / "server.crt", "--ssl-keyfile", folder / "server.key",
-        "--database", home / "superlink.db", "--disable-runtime-dependency-installation",
-    )  # fmt: skip
-    opened = _command("gdpfed", "flower", "gate", home, "--listen", f"{host[0]}:{_PORT}")
+        absolute = home.absolute()
+        superlink = superlink_command(absolute, port=_INNER_PORT)
+        gate = ["gdpfed", "flower", "gate", str(absolute), "--listen"]
+        opened = [*gate, f"{host[0]}:{_PORT}"]
+        watched = ["gdpfed", "flower", "metrics", str(absolute), "--listen", _METRICS]
+        files = write_units(home, {"superlink": superlink, "gate": opened, "metrics": watched}) if systemd else []
+        if container:
+            services = {"superlink": superlink, "gate": [*gate, f"0.0.0.0:{_PORT}"]}
+            files += write_containers(home, services, port=_PORT)
+    commands = [_command(*superlink), _command(*opened)]
     tell(
         as_json,
-        {"home": str(home), "authority": str(authority), "commands": [superlink, opened]},
+        {"home": str(home), "authority": str(authority), "commands": commands, "files": [str(file) for file in files]},
         f"{home}: keep a copy of server.key and certificates/ca.key elsewhere",
         f"send {authority} to every client; start the SuperLink where only this machine reaches it, and the gate:",
-        f"  {superlink}",
-        f"  {opened}",
+        *(f"  {command}" for command in commands),
+        *(f"wrote {file}" for file in files),
         "clients make their homes with gdpfed flower node; then: gdpfed flower enrol",
     )
 
@@ -151,15 +159,21 @@ def gate(
     home: Home,
     listen: Annotated[str, Option(help="HOST:PORT that nodes connect to.")],
     superlink: Annotated[str, Option(help="HOST:PORT of the SuperLink.")] = f"127.0.0.1:{_INNER_PORT}",
+    access_log: Annotated[
+        Path | None, Option(help="A line of JSON for each request. Default: gate.log in the home.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs."""
+    """Let nodes in to the SuperLink, and nobody else: without it whoever reaches its port can start runs.
+
+    GET /health says whether the SuperLink answers (200) or not (502).
+    """
     from gdpfed.flower.operate.gate import serve_gate
 
     if as_json:
         print_json({"home": str(home), "listen": listen, "superlink": superlink})
         sys.stdout.flush()
-    serve_gate(home / "certificates", listen=listen, superlink=superlink)
+    serve_gate(home / "certificates", listen=listen, superlink=superlink, access_log=access_log or home / "gate.log")
 
 
 @flower_app.command("certificate")
@@ -200,15 +214,18 @@ def node(
     against: Annotated[
         str, Option(help="'models', or 'server': refuse runs whose promise does not hold against the server.")
     ] = "models",
-    superlink: Annotated[str, Option(help="HOST:PORT of the operator's SuperLink, to be printed.")] = f"HOST:{_PORT}",
+    superlink: Annotated[str, Option(help="HOST:PORT of the operator's gate, to be printed.")] = f"HOST:{_PORT}",
+    systemd: Systemd = False,
+    container: Container = False,
     as_json: options.Json = False,
 ) -> None:
     """Make a node's home: its own budget, identity, and key; and what the operator needs of it."""
     from gdpfed.flower.node.node_home import NodeHome, make_node_home
     from gdpfed.flower.operate.certificates import make_node_key
+    from gdpfed.flower.operate.units import node_command, write_containers, write_units
 
     path = home / "announcement.json"
-    made = ("node.key", "node.pub", "sessions", NodeHome.key_name, NodeHome.settings_name)
+    made = ("node.key", "node.pub", "sessions", "systemd", "container", NodeHome.key_name, NodeHome.settings_name)
     with nothing_left(missing(path, *(home / one for one in made))):
         announcement = make_node_home(
             home,
@@ -222,18 +239,28 @@ def node(
         )
         public = make_node_key(home)
         write_whole(path, announcement.encode())
-    absolute = home.absolute()
-    supernode = _command(
-        "gdpfed-supernode", "--superlink", superlink, "--root-certificates", "ca.crt",
-        "--auth-supernode-private-key", home / "node.key",
-        "--node-config", f'gdpfed-home="{absolute}" data="{absolute / "data.npz"}"',
-    )  # fmt: skip
+        supernode = node_command(home.absolute(), superlink=superlink)
+        files = []
+        if systemd:
+            watched = ["gdpfed", "flower", "metrics", str(home.absolute()), "--listen", _METRICS]
+            label = name or home.absolute().name
+            files += write_units(home, {f"node-{label}": supernode, f"metrics-{label}": watched})
+        if container:
+            files += write_containers(home, {"node": supernode})
     tell(
         as_json,
-        {"home": str(home), "announcement": str(path), "public_key": str(public), "commands": [supernode]},
+        {
+            "home": str(home),
+            "announcement": str(path),
+            "public_key": str(public),
+            "commands": [_command(*supernode)],
+            "files": [str(file) for file in files],
+        },
         f"send {path} and {public} to the operator; nothing in them is secret",
-        "when the enrolment has come back: gdpfed flower pin; then start the SuperNode with:",
-        f"  {supernode}",
+        f"put the operator's ca.crt into {home}; when the enrolment has come back: gdpfed flower pin",
+        "then start the SuperNode with:",
+        f"  {_command(*supernode)}",
+        *(f"wrote {file}" for file in files),
     )
 
 
@@ -285,6 +312,56 @@ def plan_run(
         "start it, or go on with it after a crash, from the project's folder:",
         f"  {start}",
     )
+
+
+@flower_app.command("status")
+def status(
+    home: Annotated[Path, Argument(help="A server's home, or a node's.")],
+    watch: Annotated[bool, Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """One look: round, stage, who is online or was lost, spend and time left; of a node its budget, spend and runs."""
+    from gdpfed.cli.flower_status import show_status
+
+    show_status(home, watch=watch, as_json=as_json)
+
+
+@flower_app.command("doctor")
+def doctor(
+    home: Annotated[Path | None, Argument(help="A server's home, or a node's. Default: this machine only.")] = None,
+    superlink: Annotated[str | None, Option(help="HOST:PORT that nodes connect to: the gate.")] = None,
+    inner: Annotated[
+        str, Option(help="HOST:PORT of the SuperLink itself, on the server.")
+    ] = f"127.0.0.1:{_INNER_PORT}",
+    authority: Annotated[
+        Path | None, Option(help="On a node: the operator's ca.crt. Default: that in the home.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find what is wrong before a run, and what to do about it; exit code 1 if something is."""
+    from gdpfed.cli.flower_status import print_findings
+    from gdpfed.flower.operate.doctor import examine
+
+    found = examine(home, superlink=superlink, inner=inner, authority=authority)
+    print_findings(found, as_json=as_json)
+    if any(finding.level == "problem" for finding in found):
+        raise typer.Exit(1)
+
+
+@flower_app.command("metrics")
+def metrics(
+    home: Annotated[Path, Argument(help="A server's home, or a node's.")],
+    listen: Annotated[str, Option(help="HOST:PORT of the page.")] = _METRICS,
+    as_json: options.Json = False,
+) -> None:
+    """Serve a page for Prometheus: rounds, stages, losses, refusals, spend and seconds; no client is named."""
+    from gdpfed.flower.operate.metrics import serve_metrics
+
+    def ready() -> None:
+        tell(as_json, {"home": str(home), "listen": listen}, f"metrics of {home} on http://{listen}/metrics")
+        sys.stdout.flush()
+
+    serve_metrics(home, listen=listen, ready=ready)
 
 
 @flower_app.command("give-up")

@@ -94,10 +94,14 @@ class Asked:
     def task(self, source: str) -> Task:
         """The task of ``source`` with what was stated in place of its own."""
         task = load_task(source)
+        training = task.training
+        if self.stated.get("model", training.model) != training.model:
+            # The width was the other model's.
+            training = dataclasses.replace(training, model_width=None)
         return dataclasses.replace(
             task,
             settings=self.applied(task.settings),
-            training=self.applied(task.training),
+            training=self.applied(training),
             stated=task.stated.union(self.stated),
         )
 

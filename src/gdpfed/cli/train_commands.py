@@ -22,6 +22,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import load_plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.rounding import finite
+from gdpfed.tasks.advice import advice_for
 from gdpfed.tasks.task import DEMONSTRATION, load_task
 from gdpfed.tasks.training_settings import TrainingSettings
 
@@ -40,6 +41,9 @@ Source = Annotated[str, Argument(help="A preset (fmnist-mini, fmnist, svhn, cifa
 def train_run(
     asked: options.Asked,
     source: Source = DEMONSTRATION,
+    auto: Annotated[
+        bool, Option("--auto", help="Choose nothing: method auto, and of known data a model of fixed features.")
+    ] = False,
     seed: options.Seed = 1,
     ledger: Annotated[Path | None, Option(help="Charge every round to this ledger; resume goes on through it.")] = None,
     population: Annotated[str | None, Option(help="With --ledger: whose budgets. Default: the only one.")] = None,
@@ -60,6 +64,9 @@ def train_run(
     from gdpfed.runs.start import prepared_run
 
     workforce = asked.workforce()
+    if auto:
+        dataset = asked.task(source).training.dataset
+        asked = options.Asked(stated=advice_for(dataset, stated=asked.stated) | asked.stated)
     task = _trainable(asked, source)
     if budgets is not None:
         task = dataclasses.replace(task, budgets=load_task(budgets).budgets, budgets_source=budgets)
@@ -135,7 +142,8 @@ def _finish(run: "RunFolder", simulation: "Simulation", workforce: Workforce, *,
             final = run_simulation(run, simulation, watch=watch)
     finally:
         simulation.trainer.close()
-    spent, remarks = spent_by_group(run), run.remarks()
+    public = [remark for record in run.records()[-1:] if (remark := record.public_data_remark)]
+    spent, remarks = spent_by_group(run), [*run.remarks(), *public]
     content = {
         "folder": str(run.path),
         "method": run.plan.method,
@@ -206,7 +214,7 @@ def _watching(num_rounds: int, *, quiet: bool) -> Iterator["Watcher | None"]:
 def compare_runs(
     asked: options.Asked,
     source: Source = DEMONSTRATION,
-    methods: Annotated[str, Option(help="Methods, separated by commas.")] = "fedavg,dp-fedavg,gdpfed+,pooled",
+    methods: Annotated[str, Option(help="Methods, separated by commas.")] = "fedavg,dp-fedavg,gdpfed+,auto",
     seeds: Annotated[int, Option(help="How many seeds: 1, 2, ...")] = 1,
     out: Annotated[Path, Option(help="Folder of the runs; finished ones are kept, others resumed.")] = Path(
         "runs/compare"
@@ -274,6 +282,7 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         "results": [dataclasses.asdict(result) for result in results],
         "runs": [dataclasses.asdict(curve) for curve in drawn],
         "picture": saved,
+        "public_data": sorted({record.public_data for run in runs for record in run.records()[-1:]} - {""}),
     }
     if not as_json:
         epsilons = {(curve.method, curve.against): curve.epsilons for curve in reversed(drawn) if curve.is_finished}
@@ -298,6 +307,14 @@ def _show(runs: "Sequence[RunFolder]", *, picture: Path, as_json: bool) -> None:
         for curve in drawn
         if not (curve.is_finished and curve.accuracies)
     ]
+    lines += sorted(
+        {
+            f"{run.task.title}, {run.task.training.model}: {remark}"
+            for run in runs
+            for record in run.records()[-1:]
+            if (remark := record.public_data_remark)
+        }
+    )
     drawing = f"picture: {saved}" if saved else "no picture: no round was evaluated yet"
     if not saved and any(curve.rounds for curve in drawn):
         drawing = "no picture: pip install 'gdpfed[plots]' to draw it"

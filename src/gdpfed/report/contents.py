@@ -104,7 +104,8 @@ class MethodRuns:
     @property
     def remarks(self) -> list[str]:
         """What to know before its result is trusted: of the plan, and of the runs."""
-        return list(dict.fromkeys([*plan_doubts(self.plan), *(remark for run in self.runs for remark in run.remarks)]))
+        told = [remark for run in self.runs for remark in (*run.remarks, run.last.public_data_remark) if remark]
+        return list(dict.fromkeys([*plan_doubts(self.plan), *told]))
 
     @property
     def is_finished(self) -> bool:

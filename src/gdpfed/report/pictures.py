@@ -183,10 +183,17 @@ def plot_curves(drawn: Sequence["Curve"]) -> "Figure":
                 columns = list(zip(*(curve.accuracies[:length] for curve in same), strict=True))
                 label = f"{method} ({fmean(columns[-1]):.1f})"
                 draw_curve(axis, same[0].rounds[:length], columns, label=label, **line_style(index))
-            axis.set(title=title, ylim=(0, 100))
+            axis.set(title=title, ylim=_shown([curve for same in by_method.values() for curve in same]))
             axis.legend(frameon=False, fontsize=8, loc="lower right")
         figure.text(0.995, 0.005, "simulation: not a private release", ha="right", fontsize=6, color="#777777")
         return figure
+
+
+def _shown(curves: Sequence["Curve"]) -> tuple[float, float]:
+    """Accuracies that are worth looking at: where curves end, and 25 points below."""
+    ends = [curve.accuracies[-1] for curve in curves] or [100.0]
+    most = max(value for curve in curves for value in curve.accuracies) if curves else 100.0
+    return max(0.0, 5 * math.floor((min(ends) - 25) / 5)), min(100.0, 5 * math.ceil((most + 2) / 5))
 
 
 def plot_audit(report: "AuditReport") -> "Figure":

@@ -29,6 +29,8 @@ FORMAT = 1
 
 def _record(record: Record) -> dict[str, Any]:
     content = {name: value for name, value in asdict(record).items() if name not in ("vanished", "by_budget", "device")}
+    if not record.public_data:
+        del content["public_data"]
     return {**content, "epsilons": list(map(finite, record.epsilons))}
 
 

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect_word
 from gdpfed.ledger.book import Ledger
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.people import assign
@@ -130,7 +130,7 @@ def train(
     clients: Any,
     budgets: Budgets | str | Path,
     seed: int,
-    settings: PlanSettings | None = None,
+    settings: PlanSettings | Literal["auto"] | None = None,
     plan: Plan | str | Path | None = None,
     local: LocalTraining | None = None,
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross-entropy",
@@ -163,7 +163,8 @@ def train(
         budgets: what each client allows: ``"500@1,500@4"``, the path of a budgets file, or what
             ``gdpfed.read_budgets`` gives.
         seed: of everything random.
-        settings: the method, the rounds, the clip norm and so on; ``PlanSettings()`` by default.
+        settings: the method, the rounds, the clip norm and so on; ``PlanSettings()`` by default. "auto" stands for
+            ``PlanSettings(method="auto")``, in which no clip norm and no step is to be chosen.
         plan: a plan that was made before, or its file, in the place of ``settings``.
         local: a client's own steps; by default with the learning rate and steps of ``settings``.
         loss: "cross-entropy", "mse", "bce-with-logits", "next-token", or a function of (outputs, targets) that gives a
@@ -188,15 +189,15 @@ def train(
         budgets=_budgets(budgets),
         seed=seed,
         plan=plan,
-        settings=settings,
+        settings=_settings(settings),
         loss=loss_of(loss),
         metrics=metrics_of(metrics or {}),
         folder=Path(target) if (target := folder if out is None else out) is not None else None,
     )
-    settings, chosen = given.planned()
+    planned, chosen = given.planned()
     assignment = assign(chosen, given.budgets)
     refuse_running_statistics(model)
-    local = local or LocalTraining(learning_rate=settings.learning_rate, local_steps=settings.local_steps)
+    local = local or LocalTraining(learning_rate=planned.learning_rate, local_steps=planned.local_steps)
     local = dataclasses.replace(local, loss=given.loss)
     held, members = joined(client_examples(clients, given.budgets, loss=given.loss, columns=columns))
     judged = _test_set(test, held, given.loss, columns)
@@ -216,7 +217,7 @@ def train(
         title=type(model).__name__,
         budgets=given.budgets,
         budgets_source="budgets.csv",
-        settings=settings,
+        settings=planned,
         training=training,
     )
     link = _link(ledger, population, given.folder)
@@ -316,6 +317,13 @@ def train(
         remarks=remarks,
         folder=None if run_folder is None else run_folder.path,
     )
+
+
+def _settings(stated: PlanSettings | str | None) -> PlanSettings | None:
+    if isinstance(stated, str):
+        expect_word("settings", stated, ("auto",))
+        return PlanSettings(method=stated)
+    return stated
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

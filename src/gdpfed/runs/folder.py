@@ -100,7 +100,7 @@ def read_records(path: Path) -> list[Record]:
     ]
 
 
-def _safetensors(tensors: Mapping[str, "Tensor"], **facts: str | float) -> bytes:
+def _safetensors(tensors: Mapping[str, "Tensor"], **facts: object) -> bytes:
     """A safetensors file. Facts are one entry: it writes several in any order, and files must have the same bytes."""
     try:
         import safetensors.torch
@@ -218,7 +218,7 @@ class RunFolder:
         tensors = {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)}
         if state.average is not None:
             tensors["average"] = state.average
-        step = {} if state.step is None else {"step": state.step}
+        step = {} if state.step is None else {"step": vars(state.step)}
         content = _safetensors(tensors, round=state.round_number, plan=plan_hash(self.plan), **step)
         # Its name is durable, too: after it a deployment forgets the round's sums.
         write_whole(self.path / "checkpoint.safetensors", content, durable=True, advice=_ADVICE)
@@ -231,6 +231,7 @@ class RunFolder:
             return None
         from safetensors import SafetensorError, safe_open
 
+        from gdpfed.training.adaptive_step import Step
         from gdpfed.training.rounds import TrainingState
 
         try:
@@ -243,14 +244,16 @@ class RunFolder:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
             raise InputError(f"{str(path)!r} is a checkpoint of another plan: restore plan.toml, or start a new run")
-        rounds = int(metadata["round"])
+        rounds, step = int(metadata["round"]), metadata.get("step")
+        if isinstance(step, float):
+            raise InputError(f"{str(path)!r} was written by an earlier version of gdpfed: start the run again")
         self._drop_records(after=rounds)
         return TrainingState(
             round_number=rounds,
             parameters=parameters,
             participations=np.asarray(participations),
             average=average,
-            step=metadata.get("step"),
+            step=None if step is None else Step(**step),
         )
 
     def _drop_records(self, *, after: int) -> None:

@@ -22,6 +22,7 @@ from gdpfed.planning.plan import Plan
 from gdpfed.runs.folder import RunFolder
 from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP
+from gdpfed.tasks.catalogue import public_data_of
 from gdpfed.training.rounds import Release, RoundRecord, Sample, TrainingState, initial_state, run_round
 
 __all__ = ["Evaluation", "Progress", "Watcher", "Work", "run"]
@@ -114,6 +115,7 @@ def _run(folder: RunFolder | None, work: Work, watch: Watcher) -> TrainingState:
         if folder is not None:
             if evaluation is not None and spent is not None:
                 told = vars(record) | vars(evaluation) | {"round_number": state.round_number}
+                told["public_data"] = public_data_of(folder.task.training.model)
                 folder.append_record(Record(**told, epsilons=spent, device=work.device))
             if folder.stamp == STAMP:
                 # Only of a simulation: how long a round took tells how often it was tried.

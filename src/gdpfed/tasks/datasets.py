@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gdpfed.errors import InputError
-from gdpfed.tasks.catalogue import Source, source_of
+from gdpfed.errors import InputError, expect_word
+from gdpfed.tasks.catalogue import DATA_SETS, Source, source_of
 from gdpfed.tasks.downloads import Progress
 from gdpfed.tasks.sources import RawData, obtain
 from gdpfed.tasks.text import read_roles, role_windows
@@ -134,6 +134,7 @@ class Dataset:
 
 def load_dataset(name: str, *, data_dir: str | Path | None = None, progress: Progress | None = None) -> Dataset:
     """Finds a data set (`sources` says where), reads and checks it."""
+    expect_word("a data set among", name, DATA_SETS)
     source = source_of(name)
     return _READERS[name](source, obtain(source, data_dir=data_dir, progress=progress))
 

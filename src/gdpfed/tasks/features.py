@@ -32,6 +32,7 @@ import hashlib
 import math
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from gdpfed.files import whole_file
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.datasets import Dataset
 
-__all__ = ["KeptFeatures", "LastCharacters", "Scattering", "computed_once", "fixed_once"]
+__all__ = ["Fixed", "KeptFeatures", "LastCharacters", "Scattering", "computed_once", "fixed_once"]
 
 # Raised when the features change: those kept on disk are then made again.
 _VERSION = 1
@@ -60,15 +61,38 @@ _BATCH = 8
 _AT_ONCE = 250
 
 
-class Scattering(nn.Module):
+class Fixed(nn.Module):
+    """The first part of a model, without parameters: an example's features are its own, and may be kept.
+
+    ``version`` is what kept features are known by, beside their inputs.
+    """
+
+    version: object
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Each example's features; no gradient goes through."""
+        return self.rounded(inputs).float()
+
+    def rounded(self, inputs: Tensor) -> Tensor:
+        """The same in 16 bits, as they are kept."""
+        raise NotImplementedError
+
+    def length(self, shape: Sequence[int]) -> int:
+        """How many features an example of this shape has."""
+        raise NotImplementedError
+
+
+class Scattering(Fixed):
     """Images (batch, channels, height, width) to features (batch, (80 + channels) * height/4 * width/4)."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Each image's features; no gradient goes through."""
-        return self.rounded(images).float()
+    version = _VERSION
+
+    def length(self, shape: Sequence[int]) -> int:
+        """Of square images (channels, side, side)."""
+        return self.num_features(shape[-1], shape[0])
 
     def rounded(self, images: Tensor) -> Tensor:
-        """The same, as they are kept."""
+        """The features of images, some at a time."""
         # Into one piece of memory: many small pieces, kept between large ones that are freed, would leave gaps.
         length = self.num_features(images.shape[-1], images.shape[1])
         features = torch.empty(len(images), length, dtype=torch.float16, device=images.device)
@@ -103,7 +127,7 @@ class LastCharacters(nn.Module):
 
 
 class KeptFeatures(nn.Module):
-    """Stands in a model's place of `Scattering` where features come instead of images."""
+    """Stands in the place of a model's `Fixed` part where features come instead of examples."""
 
     def forward(self, features: Tensor) -> Tensor:
         """As the rest of the model wants them."""
@@ -111,9 +135,9 @@ class KeptFeatures(nn.Module):
 
 
 def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Module]:
-    """Features in place of images, and a model for them with the same parameters by the same names; or both as they
+    """Features in place of examples, and a model for them with the same parameters by the same names; or both as they
     are, if the model has no fixed part."""
-    fixed = _scattering(model)
+    fixed = _fixed(model)
     if fixed is None:
         return dataset, model
     featured = dataclasses.replace(
@@ -125,12 +149,12 @@ def computed_once(dataset: Dataset, model: nn.Module) -> tuple[Dataset, nn.Modul
 def fixed_once(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model without its fixed first part, and what that part makes of each of the inputs; or all as they are.
 
-    The fixed part of an nn.Sequential is `Scattering`, or a first child all of whose parameters are frozen and in which
+    The fixed part of an nn.Sequential is a `Fixed`, or a first child all of whose parameters are frozen and in which
     nothing is random. What is left shares its parameters with the model.
     """
-    scattering, frozen = _scattering(model), _frozen(model)
-    if scattering is not None:
-        return _rest(model), tuple(torch.from_numpy(_kept(scattering, held.numpy())) for held in inputs)
+    fixed, frozen = _fixed(model), _frozen(model)
+    if fixed is not None:
+        return _rest(model), tuple(torch.from_numpy(_kept(fixed, held.numpy())) for held in inputs)
     if frozen is None:
         return model, inputs
     part = copy.deepcopy(frozen).eval()
@@ -139,9 +163,9 @@ def fixed_once(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, tuple[Tens
     return _rest(model), tuple(torch.cat(parts) if parts else torch.empty(0) for parts in computed)
 
 
-def _scattering(model: nn.Module) -> Scattering | None:
+def _fixed(model: nn.Module) -> Fixed | None:
     first = model[0] if isinstance(model, nn.Sequential) and len(model) > 1 else None
-    return first if isinstance(first, Scattering) else None
+    return first if isinstance(first, Fixed) else None
 
 
 def _frozen(model: nn.Module) -> nn.Module | None:
@@ -161,20 +185,20 @@ def _rest(model: nn.Module) -> nn.Sequential:
     return nn.Sequential(named)
 
 
-def _kept(fixed: Scattering, images: NDArray[Any]) -> NDArray[Any]:
+def _kept(fixed: Fixed, inputs: NDArray[Any]) -> NDArray[Any]:
     """From the cache's folder, or computed and put there; a folder that cannot be written costs time only."""
     beside = cache_file()
     if beside is None:
-        return fixed.rounded(torch.from_numpy(images)).numpy()
-    content = hashlib.sha256(np.ascontiguousarray(images).data)
-    content.update(repr((_VERSION, images.shape, torch.__version__)).encode())
+        return fixed.rounded(torch.from_numpy(inputs)).numpy()
+    content = hashlib.sha256(np.ascontiguousarray(inputs).data)
+    content.update(repr((fixed.version, inputs.shape, torch.__version__)).encode())
     path = beside.parent / "features" / f"{content.hexdigest()[:32]}.npy"
     with contextlib.suppress(OSError, ValueError):
         # Copy on write: PyTorch wants an array that it might write to.
         features: NDArray[Any] = np.load(path, mmap_mode="c")
-        if features.shape == (len(images), fixed.num_features(images.shape[-1], images.shape[1])):
+        if features.shape == (len(inputs), fixed.length(inputs.shape[1:])):
             return features
-    features = fixed.rounded(torch.from_numpy(images)).numpy()
+    features = fixed.rounded(torch.from_numpy(inputs)).numpy()
     # Several processes may save the same, so each has a part of its own.
     part = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError, InputError):

@@ -1,4 +1,5 @@
-"""The models of the paper's four tasks, at sizes that the presets state, and two that were made for noise.
+"""The models of the paper's four tasks, at sizes that the presets state, three that were made for noise, and two
+that rest on public data.
 
 Place: what a client trains. None has running statistics: BatchNorm's would leave a client unclipped and without noise,
 so it is refused in a private run (`refuse_running_statistics`).
@@ -18,7 +19,10 @@ from torch import nn
 
 from gdpfed.config import called, imported, is_reference
 from gdpfed.errors import InputError, PrivacyError, expect_word
+from gdpfed.tasks.efficientnet import NUM_FEATURES
 from gdpfed.tasks.features import LastCharacters, Scattering
+from gdpfed.tasks.public import PublicImage, PublicText, public_head
+from gdpfed.tasks.words import WordSoFar
 
 __all__ = ["MODELS", "CharLSTM", "build_model", "refuse_running_statistics"]
 
@@ -55,6 +59,29 @@ def scattering_linear(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
 def char_linear(*, num_classes: int, width: int = 2) -> nn.Module:
     """A dense layer, from zero, on the last ``width`` characters: 12,246 parameters for 2 of an alphabet of 78."""
     return _on_fixed(LastCharacters(alphabet=num_classes, count=width), width * num_classes, num_classes)
+
+
+def word_linear(*, num_classes: int) -> nn.Module:
+    """A dense layer, from zero, on the last two characters and on the word so far: 72,150 parameters."""
+    return _on_fixed(WordSoFar(alphabet=num_classes), WordSoFar.num_features, num_classes)
+
+
+def public_text(*, num_classes: int) -> nn.Module:
+    """A dense layer on a frozen network's view of the text, which starts as that network's own: 6,084 parameters.
+
+    It rests on public data: `catalogue.public_data_of` says which.
+    """
+    return nn.Sequential(OrderedDict(features=PublicText(), head=public_head(num_classes)))
+
+
+def public_image(*, channels: int = 3, num_classes: int = 10) -> nn.Module:
+    """A dense layer, from zero, on a frozen network's view of images in colour: 12,810 parameters for 10 classes.
+
+    It rests on public data: `catalogue.public_data_of` says which.
+    """
+    if channels != 3:
+        raise InputError(f"expected images of 3 channels for 'public-image', got {channels}: use 'scattering-linear'")
+    return _on_fixed(PublicImage(), NUM_FEATURES, num_classes)
 
 
 def _on_fixed(features: nn.Module, length: int, num_classes: int) -> nn.Module:
@@ -132,6 +159,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "char-lstm": CharLSTM,
     "char-linear": char_linear,
+    "word-linear": word_linear,
+    # Never a default: what they reach depends on what was public.
+    "public-text": public_text,
+    "public-image": public_image,
 }
 
 

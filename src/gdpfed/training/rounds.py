@@ -25,7 +25,7 @@ from torch import Tensor
 from gdpfed.errors import InputError
 from gdpfed.planning.plan import Plan
 from gdpfed.training import mechanism
-from gdpfed.training.adaptive_step import next_step
+from gdpfed.training.adaptive_step import Step, next_step
 from gdpfed.training.aggregate import averaged, combine
 from gdpfed.training.sparsify import keep_largest
 
@@ -49,18 +49,20 @@ IntArray = NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingState:
     """All that one round hands to the next: the model, how often each client took part, and after the first round, if
-    the plan has them, the average of all models so far (float64) and the last step that the server found."""
+    the plan has them, the average of all models so far (float64) and the server's last step. While the server still
+    searches for its step, the average is the start."""
 
     round_number: int
     parameters: Tensor
     participations: IntArray
     average: Tensor | None = None
-    step: float | None = None
+    step: Step | None = None
 
     @property
     def model(self) -> Tensor:
         """What is evaluated and kept: the averaged model where there is one. Clients train from ``parameters``."""
-        return self.parameters if self.average is None else self.average.float()
+        is_searching = self.step is not None and not self.step.is_found
+        return self.parameters if self.average is None or is_searching else self.average.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,7 @@ def run_round(
     released = release(state, sample(state))
     update, step = combine(plan, sparsified(plan, released.sums), layer_sizes), None
     if plan.adaptive_step:
-        step = next_step(
+        step, update = next_step(
             plan,
             update,
             parameters=state.parameters,
@@ -129,7 +131,6 @@ def run_round(
             step=state.step,
             round_number=state.round_number,
         )
-        update = step * update
     parameters = (state.parameters.double() + update).float()
     participations = state.participations.copy()
     participations[released.clients] += 1
@@ -137,7 +138,7 @@ def run_round(
         round_number=state.round_number + 1,
         parameters=parameters,
         participations=participations,
-        average=averaged(plan, state.average, parameters, round_number=state.round_number),
+        average=_averaged(plan, state, parameters, step),
         step=step,
     )
     record = RoundRecord(
@@ -149,6 +150,16 @@ def run_round(
         vanished=released.vanished,
     )
     return following, record
+
+
+def _averaged(plan: Plan, state: TrainingState, parameters: Tensor, step: Step | None) -> Tensor | None:
+    """The average after this round; of a step that is still searched for, the start."""
+    if step is None:
+        return averaged(plan, state.average, parameters, num_before=state.round_number)
+    if step.found_in is None:
+        return state.parameters.double() if state.average is None else state.average
+    num_before = state.round_number - step.found_in
+    return averaged(plan, state.average if num_before else None, parameters, num_before=num_before)
 
 
 def sparsified(plan: Plan, noisy: list[Tensor]) -> list[Tensor]:

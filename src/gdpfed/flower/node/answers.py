@@ -97,9 +97,9 @@ class Node:
                     raise InputError("expected a known stage, got another")
                 return answers[stage](content) if stage in answers else self._step(stage, content)
         except GdpfedError as error:
-            self._home.log(f"refused {stage}: {error}")
+            self._home.log(f"refused {stage}: {error}", stage=stage)
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
-            self._home.log(f"failed at {stage}: {type(error).__name__}")
+            self._home.log(f"failed at {stage}: {type(error).__name__}", stage=stage)
         return b""
 
     # announce

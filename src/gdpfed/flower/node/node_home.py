@@ -141,11 +141,11 @@ class NodeHome(Home):
         """Whoever answers for this node waits until nobody else does."""
         return alone(self.path / self.key_name)
 
-    def log(self, text: str) -> None:
+    def log(self, text: str, **facts: object) -> None:
         """Never about data or keys."""
         # A full disk must not turn a refusal into an error message to the server.
         with contextlib.suppress(OSError):
-            super().log(text)
+            super().log(text, **facts)
 
 
 def make_node_home(

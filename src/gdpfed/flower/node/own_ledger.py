@@ -73,9 +73,13 @@ class JoinedRun:
 class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
     """The open ledger of a node."""
 
-    def __init__(self, home: NodeHome) -> None:
+    def __init__(self, home: NodeHome, *, is_snapshot: bool = False) -> None:
+        """To write, under the lock of the one writer; or a snapshot to look at, which disturbs nobody."""
         path = home.ledger_path
-        self._store = Store.open(path) if path.exists() else Store.create(path)
+        if is_snapshot:
+            self._store = Store.read(path)
+        else:
+            self._store = Store.open(path) if path.exists() else Store.create(path)
         self.runs: dict[str, JoinedRun] = {}
         # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
         self.precision = 0.0
@@ -149,6 +153,14 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
     def _hidden(self) -> History:
         """What the server sees of rotations: asks without coins."""
         return merged(run.event for run in self.runs.values() if run.is_rotation)
+
+    def promised(self, budget: NodeBudget) -> float:
+        """Epsilon of all runs that were joined, whole, against whoever sees the models."""
+        return spent(self.events(), delta=budget.delta)
+
+    def shown_to_server(self, budget: NodeBudget) -> float:
+        """Epsilon of all that the server was sent, or may ask for in rotations that were joined."""
+        return server_spent(self.precision, delta=budget.delta, hidden=self._hidden())
 
     def run(self, terms: Terms) -> JoinedRun | None:
         """The joined run with these terms; the same name with other terms is refused."""

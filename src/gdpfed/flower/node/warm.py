@@ -5,8 +5,10 @@
 Place: on a client's machine, in place of ``flower-supernode``. Flower's SuperNode starts a SuperExec, and that a
 ClientApp for each message, each by ``subprocess.Popen`` of a program's name. Here the warm process has imported all
 three, and gdpfed; asked for one of them, it forks, and the child runs the program's own main function. A message's
-child ends with it, as before. This module is all of gdpfed that leans on how Flower works inside: tests/flower/
-test_warm.py has a test for each assumption. Where one does not hold, Flower's own programs are started as they are.
+child ends with it, as before. It leans on how Flower works inside (`shared/leaning.py`, and a test for each assumption
+in tests/flower/test_warm.py). Where one does not hold, Flower's own programs are started as they are.
+
+Several nodes may run on one machine: unless told otherwise, each takes a port of loopback that is free.
 
 The warm process reads no message, no key and no token: it passes on a pipe that only the child reads. It learns the
 names of the installed packages that an app imports, and imports them for the next child; the names are told before the
@@ -20,6 +22,7 @@ Guarantees (tests of the same name):
   a_killed_child_is_a_dropout      the SuperNode and the next message's child are not affected.
   nothing_outlives_the_supernode   when the SuperNode ends, or the warm process, by whatever way, nothing is left.
   another_flower_runs_as_it_is     with a line in the log that says what was expected.
+  nodes_of_one_machine_take_free_ports   unless their options say which.
 """
 
 import contextlib
@@ -44,15 +47,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gdpfed.errors import InputError
+from gdpfed.flower.shared.leaning import CLIENTAPP, LOOPS, PROGRAMS, SUPEREXEC, SUPERNODE, check_programs
 
-__all__ = ["Program", "loaded_programs", "main", "serve", "tell_imports"]
+__all__ = [
+    "CLIENTAPP", "LOOPS", "PROGRAMS", "SUPEREXEC", "SUPERNODE", "Program", "loaded_programs", "main", "serve",
+    "tell_imports", "with_free_port",
+]  # fmt: skip
 
 Program = Callable[[], object]
 
-FLOWER = "1.41."
-SUPERNODE, SUPEREXEC, CLIENTAPP = PROGRAMS = ("flower-supernode", "flower-superexec", "flwr-clientapp")
-# Where the two that run on sleep between two looks for work.
-LOOPS = {SUPERNODE: "flwr.supernode.start_client_internal", SUPEREXEC: "flwr.supercore.superexec.run_superexec"}
 # What a node's answers need; scipy comes with the accountant.
 _OWN = ("gdpfed.flower.apps", "gdpfed.privacy.pld")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -68,23 +71,33 @@ _known: frozenset[str] = frozenset()
 def main() -> None:
     """As ``flower-supernode``, with its options."""
     os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", os.defpath)
+    options = with_free_port(sys.argv[1:])
     try:
         programs = loaded_programs()
     except InputError as error:
         print(f"gdpfed: a new process for each message: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        os.execvp(SUPERNODE, [SUPERNODE, *sys.argv[1:]])  # noqa: S606 - Flower's own
-    serve(programs, sys.argv[1:])
+        os.execvp(SUPERNODE, [SUPERNODE, *options])  # noqa: S606 - Flower's own
+    serve(programs, options)
+
+
+def with_free_port(options: Sequence[str]) -> list[str]:
+    """The options, with a port of loopback if none is stated: two nodes of a machine would both take 9094.
+
+    Where others connect to that port (``--isolation process``), or no SuperNode is started, nothing is added.
+    """
+    stated = {option.partition("=")[0] for option in options}
+    if stated & {"--port", "--host", "--isolation", "--help", "-h", "--version"}:
+        return list(options)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return [*options, "--host", "127.0.0.1", "--port", str(listening.getsockname()[1])]
 
 
 def loaded_programs() -> dict[str, Program]:
     """The main functions of Flower's programs, imported as gdpfed is; an InputError says which assumption broke."""
     if sys.platform != "linux":
         raise InputError(f"expected Linux, got {sys.platform}")
-    if not metadata.version("flwr").startswith(FLOWER):
-        raise InputError(f"expected flwr {FLOWER}x, which this was made for, got {metadata.version('flwr')}")
+    check_programs()
     scripts = {entry.name: entry for entry in metadata.distribution("flwr").entry_points}
-    if missing := [name for name in PROGRAMS if name not in scripts]:
-        raise InputError(f"expected the programs {', '.join(PROGRAMS)} of flwr, found no {', '.join(missing)}")
     loaded: dict[str, Program] = {name: scripts[name].load() for name in PROGRAMS}
     for module in _OWN:
         importlib.import_module(module)

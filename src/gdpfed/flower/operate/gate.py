@@ -3,30 +3,44 @@
 Place: operations, between the network and a SuperLink that listens on loopback. Flower 1.41 serves three things on one
 port: the Fleet API for nodes, the Control API (register keys, start runs) and the Runtime API (for its own processes).
 The latter two ask for no key. Whoever reaches them can send code to every node. The gate ends TLS, passes on what
-is asked of the Fleet API, where nodes sign every request, and answers 404 to the rest.
+is asked of the Fleet API, where nodes sign every request, and answers 404 to the rest. ``GET /health`` it answers by
+itself: 200 if the SuperLink does, 502 if it does not, and nothing more.
+
+The access log has a line of JSON for each request: when, from where, which path, status, bytes each way and seconds.
+When a node sends how much is what the operator and the network see anyway; the file is the operator's only.
 
 Guarantees (tests of the same name):
   only_the_fleet_api_passes   whatever else is asked never reaches the SuperLink, however the path is written.
+  health_is_the_superlinks    200 while it answers, 502 while it does not.
+  requests_are_logged         in a private file that does not fill the disk.
 """
 
+import datetime
+import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from gdpfed.errors import InputError, MissingExtraError
+from gdpfed.files import private_opener
+from gdpfed.flower.operate.connection import address
+from gdpfed.flower.shared.leaning import FLEET_PREFIX
 
-__all__ = ["gate_app", "is_for_nodes", "serve_gate"]
+__all__ = ["AccessLog", "gate_app", "is_for_nodes", "serve_gate"]
 
 # One plain name below the Fleet API, nothing encoded.
-_FLEET = re.compile(rb"/v1/fleet/-*[A-Za-z][A-Za-z-]*")
+_FLEET = re.compile(re.escape(FLEET_PREFIX).encode() + rb"/-*[A-Za-z][A-Za-z-]*")
+_HEALTH = b"/health"
 # Those of one connection (RFC 9110, 7.6.1), and those that the next hop writes itself.
 _OWN_HEADERS = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host")
 )
 _SECONDS = 120.0
-_NOT_FOUND = 404
-_BAD_GATEWAY = 502
+_HEALTH_SECONDS = 2.0
+_OK, _NOT_FOUND, _BAD_GATEWAY = 200, 404, 502
+_LARGEST_LOG = 16 << 20
 
 _Event = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Event]]
@@ -39,7 +53,33 @@ def is_for_nodes(method: str, raw_path: bytes) -> bool:
     return method == "POST" and _FLEET.fullmatch(raw_path) is not None
 
 
-def gate_app(superlink: str, authority: Path) -> App:
+class AccessLog:
+    """Lines of JSON in a private file; when it is full, it becomes the old one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "a", encoding="utf-8", opener=private_opener)  # noqa: SIM115 - kept open
+
+    def __call__(self, **facts: object) -> None:
+        """One request."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        try:
+            if self._file.tell() > _LARGEST_LOG:
+                self._file.close()
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+                self._file = open(self._path, "a", encoding="utf-8", opener=private_opener)  # noqa: SIM115 - kept open
+            self._file.write(json.dumps({"time": now, **facts}) + "\n")
+            self._file.flush()
+        except OSError:
+            # A full disk must keep no node out.
+            return
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._file.close()
+
+
+def gate_app(superlink: str, authority: Path, *, log: Callable[..., None] = lambda **_: None) -> App:
     """An ASGI app that passes requests of nodes on to ``superlink`` (HOST:PORT), whose certificate is checked."""
     import ssl
 
@@ -55,11 +95,25 @@ def gate_app(superlink: str, authority: Path) -> App:
         timeout=_SECONDS,
         trust_env=False,
     )
+    known = {"at": -_HEALTH_SECONDS, "status": _BAD_GATEWAY}
 
-    async def app(scope: _Event, receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "http":
-            return
+    async def health() -> int:
+        """Asked of the SuperLink at most once in two seconds, however often the gate is."""
+        if time.monotonic() - known["at"] >= _HEALTH_SECONDS:
+            known["at"] = time.monotonic()
+            try:
+                await client.get("/", timeout=_HEALTH_SECONDS)
+                known["status"] = _OK
+            except httpx.HTTPError:
+                known["status"] = _BAD_GATEWAY
+        return int(known["status"])
+
+    async def passed(scope: _Event, receive: _Receive, send: _Send) -> None:
         raw_path = scope.get("raw_path") or b""
+        if scope["method"] == "GET" and raw_path == _HEALTH and not scope.get("query_string"):
+            status = await health()
+            await _answer(send, status, b"ok" if status == _OK else b"the SuperLink does not answer")
+            return
         if not is_for_nodes(scope["method"], raw_path) or scope.get("query_string"):
             await _answer(send, _NOT_FOUND, b"not here")
             return
@@ -89,6 +143,32 @@ def gate_app(superlink: str, authority: Path) -> App:
         finally:
             await response.aclose()
 
+    async def app(scope: _Event, receive: _Receive, send: _Send) -> None:
+        if scope["type"] != "http":
+            return
+        begun, status, taken, given = time.monotonic(), 0, 0, 0
+
+        async def counted() -> _Event:
+            nonlocal taken
+            event = await receive()
+            taken += len(event.get("body", b""))
+            return event
+
+        async def noted(event: _Event) -> None:
+            nonlocal status, given
+            status = event.get("status", status)
+            given += len(event.get("body", b""))
+            await send(event)
+
+        try:
+            await passed(scope, counted, noted)
+        finally:
+            path = (scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
+            peer = (scope.get("client") or ("",))[0]
+            seconds = round(time.monotonic() - begun, 3)
+            facts = {"peer": peer, "method": scope["method"], "path": path, "status": status}
+            log(**facts, bytes_in=taken, bytes_out=given, seconds=seconds)
+
     return app
 
 
@@ -97,11 +177,12 @@ def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byte
 
 
 async def _answer(send: _Send, status: int, text: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
-def serve_gate(certificates: Path, *, listen: str, superlink: str) -> None:
+def serve_gate(certificates: Path, *, listen: str, superlink: str, access_log: Path | None = None) -> None:
     """Serves until it is told to end; ``listen`` and ``superlink`` are HOST:PORT."""
     try:
         import uvicorn
@@ -110,10 +191,11 @@ def serve_gate(certificates: Path, *, listen: str, superlink: str) -> None:
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (certificates / name).is_file():
             raise InputError(f"expected {name} in {str(certificates)!r}: make a server's home with gdpfed flower init")
-    host, port = _address(listen)
-    _address(superlink)
+    host, port = address(listen)
+    address(superlink)
+    log = {} if access_log is None else {"log": AccessLog(access_log)}
     uvicorn.run(
-        gate_app(superlink, certificates / "ca.crt"),
+        gate_app(superlink, certificates / "ca.crt", **log),
         host=host,
         port=port,
         ssl_certfile=certificates / "server.crt",
@@ -122,10 +204,3 @@ def serve_gate(certificates: Path, *, listen: str, superlink: str) -> None:
         lifespan="off",
         log_level="warning",
     )
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise InputError(f"expected HOST:PORT, got {text!r}")
-    return host.strip("[]"), int(port)

@@ -29,6 +29,7 @@ import tomli_w
 from gdpfed.errors import GdpfedError, InputError, MissingExtraError
 from gdpfed.flower.operate import keeper
 from gdpfed.flower.operate.certificates import make_certificates
+from gdpfed.flower.shared.leaning import ONLINE_WORDS, POLL_VARIABLE, SUPERLINK
 
 __all__ = ["KeptProcess", "LocalFlower", "environment", "free_ports", "need_flower"]
 
@@ -48,7 +49,7 @@ def need_flower() -> None:
         )
     if importlib.util.find_spec("flwr") is None:
         raise MissingExtraError(package="flwr", extra="flower", purpose="deployment")
-    _program("flower-superlink")
+    _program(SUPERLINK)
 
 
 def _program(name: str) -> str:
@@ -70,7 +71,7 @@ def environment(flower_home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         # In seconds: 1 by default. The variable is documented by its error message.
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",
+        POLL_VARIABLE: "0.4",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -165,7 +166,7 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
         """Starts the SuperLink (again, with the same database), and waits until it answers."""
         folder = self.certificates
         command = [
-            "flower-superlink", "--host", LOOPBACK, "--port", str(self.port),
+            SUPERLINK, "--host", LOOPBACK, "--port", str(self.port),
             "--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt"),
             "--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth",
             "--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation",
@@ -179,8 +180,10 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     def start_gate(self) -> None:
         """Starts a gate before the SuperLink; nodes that are started later come through it."""
         serve = "import sys; from pathlib import Path; from gdpfed.flower.operate.gate import serve_gate; "
-        serve += "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3])"
-        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address]
+        serve += (
+            "serve_gate(Path(sys.argv[1]), listen=sys.argv[2], superlink=sys.argv[3], access_log=Path(sys.argv[4]))"
+        )
+        words = [str(self.certificates), f"{LOOPBACK}:{self.gate_port}", self.address, str(self.logs / "access.log")]
         self.gate = self._start("gate", [sys.executable, "-c", serve, *words])
         self._await_port(self.gate, self.gate_port)
 
@@ -205,7 +208,7 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
         """Waits until these nodes were admitted by the SuperLink, by the word of their logs."""
         deadline = time.monotonic() + _START_SECONDS
         waiting = list(names)
-        while waiting := [name for name in waiting if "SuperNode ID:" not in self.nodes[name].said]:
+        while waiting := [name for name in waiting if ONLINE_WORDS not in self.nodes[name].said]:
             for name in waiting:
                 if not self.nodes[name].is_alive:
                     raise GdpfedError(f"{name} ended before it was online; {self.nodes[name].complaint}")

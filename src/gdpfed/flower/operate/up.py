@@ -28,6 +28,7 @@ from gdpfed.flower.operate.project import check_project, write_project
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import EVENTS
 from gdpfed.flower.server.server_home import ServerHome, make_server_home
+from gdpfed.flower.shared.leaning import SERVERAPP
 from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.settings import Against, PlanSettings
@@ -184,7 +185,7 @@ def follow(federation: Federation, deployment: LocalFlower, watch: Watcher, *, r
         last_look = now
         if deployment.superlink is None or not deployment.superlink.is_alive:
             raise GdpfedError(f"the SuperLink ended in the middle of the run: see {deployment.logs / 'superlink.log'}")
-        is_seen = bool(deployment.superlink.find("flwr-serverapp"))
+        is_seen = bool(deployment.superlink.find(SERVERAPP))
         was_seen = was_seen or is_seen
         if not is_seen and (was_seen or now - submitted > _SERVER_APP_SECONDS):
             said = deployment.log_of(run)

@@ -29,6 +29,7 @@ from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun
 from gdpfed.flower.server.recovery import KeptSums, Standings, check_ledger_mark
 from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.server.transport import GridTransport
+from gdpfed.flower.server.waiting import Patience
 from gdpfed.flower.shared.test_mode import check_test_mode, stop_here
 from gdpfed.flower.shared.vectors import sizes_of, to_vector
 from gdpfed.ledger.book import Ledger
@@ -70,6 +71,7 @@ def serve(
         grid=grid,
         enrolment=run.enrolment,
         settings=run.settings,
+        patience=Patience(settings=run.settings, is_rotation=run.plan.is_rotation),
         take_standing=standings.take,
         log=home.log,
         events=events,
@@ -164,7 +166,8 @@ def _watch(run: HomeRun, folder: RunFolder, ledger: Ledger, events: Events, prog
     events("round", round=progress.record.round_number, epsilons=epsilons, **judged)
     listed = ", ".join(rounded_up(value, 3) for value in spent)
     where = f"round {progress.state.round_number} of {run.plan.num_rounds}"
-    run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}")
+    facts = {"round": progress.state.round_number, "seconds": round(progress.seconds, 3), "epsilons": epsilons}
+    run.home.log(f"{where}: {progress.seconds:.1f} s, epsilon spent {listed}", **facts)
 
 
 def _found(run: HomeRun) -> RunFolder | None:

@@ -18,7 +18,7 @@ __all__ = ["DeploymentSettings"]
 class DeploymentSettings:
     """What every cohort must stand (part of the terms; a node's owner may ask for more), and how long the server waits.
 
-    Who answers a stage later than its seconds is lost to the sum.
+    Who answers a stage later than its seconds is lost to the sum; `waiting` says for whom they are fewer.
     """
 
     dropout_rate: float = setting(

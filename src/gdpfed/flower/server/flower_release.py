@@ -165,7 +165,7 @@ class FlowerRelease:
             try:
                 charges[name] = self.ledger.reserve(run.name, number, name)
             except ExhaustedError as error:
-                run.home.log(f"round {number}: {error}")
+                run.home.log(f"round {number}: {error}", round=number, group=name)
                 continue
             sampled[name] = clients[run.assignment[clients] == group]
         if not charges:
@@ -206,6 +206,7 @@ class FlowerRelease:
             standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
             randomness=randomness_for(session, client=SERVER, test_seed=run.settings.test_seed),
             log=run.home.log,
+            name=lambda client: run.enrolment.clients[client].name,
             is_given_up=not ask,
         )
 

@@ -31,7 +31,7 @@ POPULATION = "clients"
 
 
 class ServerHome(Home):
-    """An existing server home. Its log names clients whose answers were not used, and so some of a sample."""
+    """An existing server home. Its log names clients that were waited for or lost, and so some of a sample."""
 
     whose, key_name, settings_name = "server", "server.key", "settings.toml"
 

@@ -62,6 +62,8 @@ _ANSWERS: dict[str, tuple[type[Any], Callable[[SecureServer, bytes], None]]] = {
 class SumConversation:
     """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable.
 
+    ``name`` is what the operator calls a client.
+
     ``is_given_up``: what is released is noise alone. Only the operator may know.
     """
 
@@ -75,7 +77,8 @@ class SumConversation:
     charge: Callable[[], None]
     standing: Callable[[int, bytes], object]
     randomness: Randomness
-    log: Callable[[str], None]
+    log: Callable[..., None]
+    name: Callable[[int], str]
     is_charged: bool = False
     is_given_up: bool = False
     vanished: int = 0
@@ -85,7 +88,8 @@ class SumConversation:
         try:
             return (yield from self._total())
         except (AbortedError, ExhaustedError) as error:
-            self.log(f"round {self.session.round_number}, sum {self.session.place}: {error}")
+            number = self.session.round_number
+            self.log(f"round {number}, sum {self.session.place}: {error}", round=number, sum=self.session.place)
             self.is_given_up = self.is_charged
             return empty_sum(self.planned, randomness=self.randomness) if self.is_charged else None
 
@@ -133,7 +137,9 @@ class SumConversation:
                     raise InputError("expected a message in the sender's own name, got another's")
                 receive(self.server, parts[0])
             except GdpfedError as error:
-                self.log(f"round {self.session.round_number}, {stage}: an answer was not used: {error}")
+                number, name = self.session.round_number, self.name(sender)
+                text = f"round {number}, {stage}: an answer of {name!r} was not used: {error}"
+                self.log(text, round=number, stage=stage, client=name)
                 return
             present.append(sender)
             if stage == "keys":

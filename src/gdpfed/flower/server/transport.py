@@ -2,29 +2,45 @@
 
 Place: between `deployment` and Flower. A node is bound to a client by a signature of the client's identity over a fresh
 nonce and the node's own number; whoever cannot sign is not bound and gets nothing. Answers count only from the node
-that was asked, and only until their stage's time is over. `send_and_receive` is not used: it sleeps three seconds.
+that was asked, and only until its time is over (`waiting`). `send_and_receive` is not used: it sleeps three seconds.
+
+The log and the events say for whom the server waits, until when, and why somebody was lost: by name, as the operator
+knows the clients. Both are private.
 
 Guarantees (tests of the same name):
   an_unregistered_identity_is_not_bound   with a line in the server's log; the others are not affected.
   a_late_answer_is_a_dropout              it is never pulled.
+  the_log_says_whom_it_waits_for          and until when, and why it went on without somebody.
 """
 
+import datetime
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import Events
+from gdpfed.flower.server.waiting import LOOK_SECONDS, TELL_SECONDS, Patience, activations, lost_since
 from gdpfed.flower.shared.carrier import Grid, Message, RecordDict, message_type, packet_in, record_of
 from gdpfed.flower.shared.enrolment import Enrolment
+from gdpfed.flower.shared.leaning import NODE_UNAVAILABLE
 from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
 
 __all__ = ["GridTransport"]
 
 _LARGEST_TTL = 43200.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """Of one node: its packet, or why there is none."""
+
+    node: int
+    packet: bytes = b""
+    lost: str = ""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,13 +50,15 @@ class GridTransport:
     grid: Grid
     enrolment: Enrolment
     settings: DeploymentSettings
+    patience: Patience
     take_standing: Callable[[int, bytes, bytes], Standing | None]
-    log: Callable[[str], None]
+    log: Callable[..., None]
     events: Events
     _nodes: dict[int, int] = field(default_factory=dict, init=False)
     # When each node was last asked who it is.
     _asked: dict[int, float] = field(default_factory=dict, init=False)
-    _online: set[int] = field(default_factory=set, init=False)
+    # Those that are online, and since when.
+    _online: dict[int, str] = field(default_factory=dict, init=False)
     _is_first: bool = field(default=True, init=False)
 
     def refresh(self) -> None:
@@ -49,21 +67,31 @@ class GridTransport:
         enrolled = len(self.enrolment.clients)
         fewest = math.ceil(self.settings.min_online * enrolled)
         wanted, self._is_first = enrolled if self._is_first else fewest, False
+        is_told = False
         while True:
-            self._online = set(self.grid.get_node_ids())
+            self._online = activations(self.grid.get_nodes())
             if unknown := self._unknown():
                 self._announce(unknown)
-            present = sum(node in self._online for node in self._nodes.values())
-            if present >= wanted:
-                return
-            if time.monotonic() >= deadline:
+            here = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
+            present = len(here)
+            if present >= wanted or time.monotonic() >= deadline:
                 break
+            if not is_told:
+                is_told = True
+                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self._is_here(number)]
+                self._tell_waiting("before the round", away, deadline)
+                until = round(time.time() + deadline - time.monotonic(), 3)
+                self.events("online", online=here, waiting=away, until=until)
             time.sleep(self.settings.poll_seconds)
+        self.events("online", online=here)
         if present < fewest:
             raise InputError(
                 f"expected {fewest} of {enrolled} enrolled nodes online (min_online), got {present}: the run stops; "
                 f"start it again when they are back"
             )
+
+    def _is_here(self, client: int) -> bool:
+        return self._nodes.get(client) in self._online
 
     def _unknown(self) -> list[int]:
         """Nodes to ask: those that came, those that went and came back, and after a while those that did not say."""
@@ -80,12 +108,15 @@ class GridTransport:
         nonce = secrets.token_bytes(NONCE_BYTES)
         packet = pack("announce", nonce, self.enrolment.as_json().encode())
         self._asked |= dict.fromkeys(nodes, time.monotonic())
-        for node, content in self._sent("announce", dict.fromkeys(nodes, packet)):
+        for answer in self._sent("announce", dict.fromkeys(nodes, packet)):
             try:
-                (encoded,) = unpack(content, stage="announce", num_parts=1)
-                self._bind(node, encoded, nonce)
+                if answer.lost:
+                    raise InputError(answer.lost)
+                (encoded,) = unpack(answer.packet, stage="announce", num_parts=1)
+                self._bind(answer.node, encoded, nonce)
             except GdpfedError as error:
-                self.log(f"node {node} is not bound to a client: {error}")
+                self.log(f"node {answer.node} is not bound to a client: {error}", node=str(answer.node))
+                self.events("unbound", node=str(answer.node), why=str(error))
 
     def _bind(self, node: int, encoded: bytes, nonce: bytes) -> None:
         claimed = Standing.decode(encoded)
@@ -94,27 +125,44 @@ class GridTransport:
             raise InputError("expected a signature of an enrolled client, got another: its key is not enrolled")
         if standing.node != node:
             raise InputError("expected a signature for this node, got one for another")
-        if self._nodes.get(standing.client) in self._online - {node}:
+        if self._nodes.get(standing.client) in self._online.keys() - {node}:
             name = self.enrolment.clients[standing.client].name
             raise InputError(f"client {name!r} is at another node already: is its home in use twice?")
         self._nodes[standing.client] = node
 
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Sends to the clients that are online; yields what comes back in time."""
-        if stage == "keys":
-            self._online = set(self.grid.get_node_ids())
-        clients = {self._nodes[client]: client for client in packets if self._nodes.get(client) in self._online}
+        self._online = activations(self.grid.get_nodes())
+        clients = {self._nodes[client]: client for client in packets if self._is_here(client)}
         names = {client: self.enrolment.clients[client].name for client in packets}
-        self.events("stage", stage=stage, asked=list(names.values()))
-        for node, packet in self._sent(stage, {node: packets[client] for node, client in clients.items()}):
-            client = clients[node]
-            self.events("answered" if packet else "refused", stage=stage, client=names.pop(client))
-            yield client, packet
-        for name in names.values():
-            self.events("dropped", stage=stage, client=name)
+        seconds = max((self.patience.seconds(stage, node) for node in clients), default=0.0)
+        online = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
+        asked = list(names.values())
+        self.events("stage", stage=stage, asked=asked, until=round(time.time() + seconds, 3), online=online)
+        for client in sorted(set(packets) - set(clients.values())):
+            self._lose(stage, names[client], "is offline")
+        for answer in self._sent(stage, {node: packets[client] for node, client in clients.items()}):
+            client = clients[answer.node]
+            if answer.lost:
+                self._lose(stage, names[client], answer.lost)
+                continue
+            self.events("answered" if answer.packet else "refused", stage=stage, client=names[client])
+            yield client, answer.packet
 
-    def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-        seconds: float = getattr(self.settings, f"{stage}_seconds")
+    def _lose(self, stage: str, name: str, why: str) -> None:
+        self.log(f"{stage}: {name!r} {why}: the round goes on without it", stage=stage, client=name)
+        self.events("dropped", stage=stage, client=name, why=why)
+
+    def _tell_waiting(self, stage: str, names: Iterable[str], deadline: float) -> None:
+        """``deadline`` of the monotonic clock."""
+        ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=deadline - time.monotonic())
+        listed = sorted(names)
+        text = f"{stage}: waiting for {', '.join(listed)}, until {ends:%H:%M:%S}Z at the latest"
+        self.log(text, stage=stage, clients=listed)
+
+    def _sent(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[_Answer]:
+        """Each node's answer as it comes, or why none will."""
+        limits = {node: self.patience.seconds(stage, node) for node in packets}
         # Equal packets share their record: it is hashed and sent once.
         records: dict[int, RecordDict] = {}
         outgoing = [
@@ -122,34 +170,66 @@ class GridTransport:
                 content=records.setdefault(id(packet), record_of(packet)),
                 dst_node_id=node,
                 message_type=message_type(stage),
-                ttl=min(seconds, _LARGEST_TTL),
+                ttl=min(limits[node], _LARGEST_TTL),
             )
             for node, packet in packets.items()
         ]
+        begun = time.monotonic()
         numbers = list(self.grid.push_messages(outgoing)) if outgoing else []
         if len(numbers) != len(outgoing):
             taken = f"{len(numbers)} of {len(outgoing)}"
             raise InputError(f"the SuperLink took {taken} messages, expected all: is the model too large?")
-        # A message that could not be pushed has no number: its node is lost.
-        waiting = {number: node for number, node in zip(numbers, packets, strict=True) if number}
-        deadline = time.monotonic() + seconds
+        waiting: dict[str, int] = {}
+        for number, node in zip(numbers, packets, strict=True):
+            if number:
+                waiting[number] = node
+            else:
+                yield _Answer(node=node, lost="could not be sent its message")
+        yield from self._awaited(stage, waiting, begun=begun, limits=limits)
+
+    def _awaited(
+        self, stage: str, waiting: dict[str, int], *, begun: float, limits: Mapping[int, float]
+    ) -> Iterator[_Answer]:
+        before, told = dict(self._online), set[int]()
+        undisturbed = begun + self.patience.undisturbed(stage)
+        look, tell = undisturbed + LOOK_SECONDS, undisturbed + TELL_SECONDS
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.get(reply.metadata.reply_to_message_id)
-                if node is None or reply.metadata.src_node_id != node:
-                    continue
-                del waiting[reply.metadata.reply_to_message_id]
-                if reply.has_error():
-                    self.log(f"{stage}: no answer from a node (code {reply.error.code})")
-                    continue
-                try:
-                    packet = packet_in(reply)
-                except InputError as error:
-                    self.log(f"{stage}: an answer was not used: {error}")
-                    continue
-                yield node, packet
-            if not waiting or time.monotonic() >= deadline:
-                break
-            time.sleep(self.settings.poll_seconds)
-        if waiting:
-            self.log(f"{stage}: {len(waiting)} of {len(packets)} nodes did not answer in {seconds:g} s")
+                # An error may be Flower's own word, in nobody's name; it is no more than a loss.
+                if node is not None and (reply.has_error() or reply.metadata.src_node_id == node):
+                    del waiting[reply.metadata.reply_to_message_id]
+                    yield self._read(stage, node, reply, seconds=time.monotonic() - begun)
+            now = time.monotonic()
+            if now >= look:
+                self._online, look = activations(self.grid.get_nodes()), now + LOOK_SECONDS
+            for number, node in list(waiting.items()):
+                lost = lost_since(node, before, self._online)
+                if lost is None and now >= begun + limits[node]:
+                    lost = f"did not answer in {limits[node]:g} s"
+                if lost is not None:
+                    del waiting[number]
+                    yield _Answer(node=node, lost=lost)
+            if now >= tell and told != set(waiting.values()) and waiting:
+                told, tell = set(waiting.values()), now + TELL_SECONDS
+                self._tell_waiting(stage, map(self._name, told), begun + max(limits[node] for node in told))
+            if waiting:
+                time.sleep(self.settings.poll_seconds)
+
+    def _name(self, node: int) -> str:
+        """The client's, if it is known who is at this node."""
+        bound = {where: client for client, where in self._nodes.items()}
+        return self.enrolment.clients[bound[node]].name if node in bound else f"node {node}"
+
+    def _read(self, stage: str, node: int, reply: Message, *, seconds: float) -> _Answer:
+        if reply.has_error():
+            why = "went offline" if reply.error.code == NODE_UNAVAILABLE else "cannot answer"
+            return _Answer(node=node, lost=f"{why} (Flower's error {reply.error.code})")
+        try:
+            packet = packet_in(reply)
+        except InputError as error:
+            return _Answer(node=node, lost=f"sent an answer that was not used: {error}")
+        # A refusal takes no time at all.
+        if packet:
+            self.patience.answered(stage, node, seconds)
+        return _Answer(node=node, packet=packet)

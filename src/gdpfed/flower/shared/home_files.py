@@ -1,10 +1,14 @@
 """A home: settings, a key that only its owner reads, and a log that cannot fill the disk.
 
-Place: under the server's home and the nodes' homes.
+Place: under the server's home and the nodes' homes. A line of the log is a time and a text; with GDPFED_FLOWER_LOG=json
+in the environment it is a JSON object with ``time``, ``home``, ``text`` and what is known as a field (``stage``,
+``client``, ``round``).
 """
 
 import datetime
+import json
 import logging
+import os
 import secrets
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
@@ -16,10 +20,13 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import private_opener, write_whole
 from gdpfed.secure.primitives import KEY_BYTES
 
-__all__ = ["Home", "read_content", "read_settings"]
+__all__ = ["LOG_VARIABLE", "Home", "log_lines", "read_content", "read_settings"]
+
+LOG_VARIABLE = "GDPFED_FLOWER_LOG"
 
 T = TypeVar("T")
 _LARGEST_LOG = 4 << 20
+_END_OF_LOG = 1 << 18
 _LOGGER = logging.getLogger("gdpfed.flower")
 
 
@@ -77,14 +84,42 @@ class Home:
         write_whole(path / cls.key_name, secrets.token_bytes(KEY_BYTES), private=True, durable=True)
         return cls(path)
 
-    def log(self, text: str) -> None:
+    @property
+    def log_path(self) -> Path:
+        """Of its log."""
+        return self.path / f"{self.whose}.log"
+
+    def log(self, text: str, **facts: object) -> None:
         """A line for its owner only (0600), with the time; what came from others is made harmless."""
-        path = self.path / f"{self.whose}.log"
+        path = self.log_path
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         line = "".join(letter if letter.isprintable() else "?" for letter in text)[:2000]
         _LOGGER.info("%s", line)
         # Whoever sends nonsense all day must not fill the disk.
         if path.is_file() and path.stat().st_size > _LARGEST_LOG:
             path.replace(path.with_name(path.name + ".1"))
+        is_json = os.environ.get(LOG_VARIABLE) == "json"
+        content = json.dumps({"time": now, "home": self.whose, "text": line, **facts}) if is_json else f"{now} {line}"
         with open(path, "a", encoding="utf-8", opener=private_opener) as file:
-            file.write(f"{now} {line}\n")
+            file.write(content + "\n")
+
+
+def log_lines(path: Path) -> list[tuple[str, str]]:
+    """Time and text of the last lines of a home's log, in either form."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END_OF_LOG))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    read = []
+    for line in lines:
+        time, _, text = line.partition(" ")
+        if line.startswith("{"):
+            try:
+                content = json.loads(line)
+                time, text = str(content["time"]), str(content["text"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        read.append((time, text))
+    return read

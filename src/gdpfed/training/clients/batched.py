@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from gdpfed.errors import InputError
-from gdpfed.tasks.features import KeptFeatures, LastCharacters, Scattering
+from gdpfed.tasks.features import Fixed, KeptFeatures, LastCharacters
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
+from gdpfed.tasks.words import WordSoFar
 from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
 
@@ -81,7 +82,7 @@ class LinearModel:
         if type(model) is not nn.Sequential or len(model) != 2:
             return False
         fixed, dense = model
-        is_fixed = type(fixed) in (KeptFeatures, LastCharacters, Scattering)
+        is_fixed = type(fixed) in (KeptFeatures, LastCharacters, WordSoFar) or isinstance(fixed, Fixed)
         return is_fixed and type(dense) is nn.Linear and dense.bias is not None
 
     def prepare(self, inputs: Tensor) -> Tensor:

@@ -1,0 +1,31 @@
+"""What is advised where nobody chooses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gdpfed.cli import app
+from gdpfed.errors import InputError
+from gdpfed.tasks.advice import advice_for
+from gdpfed.tasks.catalogue import DATA_SETS
+from gdpfed.tasks.models import MODELS
+
+
+def test_every_data_set_has_advice_that_exists() -> None:
+    for dataset in DATA_SETS:
+        assert advice_for(dataset)["model"] in MODELS
+    assert advice_for("package.module:function") == {"method": "auto"}
+    assert advice_for("fmnist", stated=["model"]) == {"method": "auto"}
+    with pytest.raises(InputError, match="expected --auto, which is a method, or --method, got both"):
+        advice_for("fmnist", stated=["method"])
+
+
+@pytest.mark.training
+def test_auto_trains_with_nothing_chosen(tmp_path: Path) -> None:
+    asked = ["train", "--auto", "--rounds", "2", "--model", "small-cnn", "--out", str(tmp_path / "run"), "--json"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["folder"] == str(tmp_path / "run")
+    assert 'method = "auto"' in (tmp_path / "run" / "plan.toml").read_text()
