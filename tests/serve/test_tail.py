@@ -29,7 +29,8 @@ def test_only_new_bytes_are_read(tmp_path: Path) -> None:
     with mock.patch.object(Path, "open", side_effect=AssertionError("read without need")):
         assert not tail.grown()
     write(path, 3)
-    real, read = Path.open, []
+    real = Path.open
+    read: list[int] = []
 
     def counted(self: Path, *arguments: object, **named: object) -> object:
         file = real(self, *arguments, **named)  # type: ignore[call-overload]
@@ -37,7 +38,13 @@ def test_only_new_bytes_are_read(tmp_path: Path) -> None:
         file_read = mock.Mock(wraps=file)
         file_read.__enter__ = lambda _: file_read
         file_read.__exit__ = lambda *_: file.close()
-        file_read.read = lambda most: read.append(len(content := inner(most))) or content
+
+        def noted(most: int) -> bytes:
+            content: bytes = inner(most)
+            read.append(len(content))
+            return content
+
+        file_read.read = noted
         return file_read
 
     with mock.patch.object(Path, "open", counted):

@@ -89,7 +89,7 @@ class _Run:
         where = f"the last line of records.jsonl in {self.name!r}"
         last = Record.from_json(self.records.lines[-1], where=where) if self.records.lines else None
         rounds = [line.get("round") for line in (*self.timings.lines[-1:], *self.records.lines[-1:])]
-        done = max((number for number in rounds if _is_from(0, number, plan.num_rounds)), default=0)
+        done = max((number for number in rounds if isinstance(number, int) and number <= plan.num_rounds), default=0)
         state = "finished" if is_finished(self.path) else "running" if self._is_alive(locked) else "stopped"
         check = checks.get(self.plan_text)
         return {
@@ -117,7 +117,7 @@ class _Run:
         recent = [
             line
             for line in self.timings.lines[-_RECENT:]
-            if _is_from(0, line.get("seconds"), _MOST_SECONDS) and _is_from(0, line.get("clients"), _MOST_CLIENTS)
+            if _is_up_to(line.get("seconds"), _MOST_SECONDS) and _is_up_to(line.get("clients"), _MOST_CLIENTS)
         ]
         seconds = sum(line["seconds"] for line in recent)
         if not recent or seconds <= 0:
@@ -144,8 +144,8 @@ def _groups(plan: Plan, last: Record | None) -> list[dict[str, Any]]:
     ]
 
 
-def _is_from(least: float, value: object, most: float) -> bool:
-    return isinstance(value, int | float) and least <= value <= most
+def _is_up_to(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= most
 
 
 def _text(text: str) -> str:
