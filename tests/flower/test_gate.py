@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -122,6 +124,23 @@ def test_an_access_log_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytes
     assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1"}
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["number"] == 99
+
+
+def test_a_log_that_cannot_be_moved_keeps_no_node_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdpfed.flower.operate.gate._LARGEST_LOG", 100)
+    log = AccessLog(tmp_path / "log")
+    (tmp_path / "log.1" / "in the way").mkdir(parents=True)
+    for number in range(10):
+        log(number=number)
+    shutil.rmtree(tmp_path / "log.1")
+    # The old one was moved, and no new one could be opened.
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", mock.Mock(side_effect=OSError("no file is left")))
+        log(number=10)
+        log(number=11)
+    log(number=12)
+    log.close()
+    assert [json.loads(line)["number"] for line in (tmp_path / "log").read_text().splitlines()] == [12]
 
 
 def test_paths_are_taken_literally() -> None:

@@ -1,6 +1,7 @@
 """Pages and answers, from a real server."""
 
 import json
+import os
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gdpfed.planning.plan_file import load_plan, plan_hash
 from gdpfed.serve.app import Served
+from tests.report.synthetic import task_of, write_run
 from tests.serve.served import SCRIPT
 
 QUICK = {"source": "60@1,90@2", "rounds": "5", "participation": "0.2", "method": "gdpfed"}
@@ -139,6 +141,34 @@ def test_a_report_opens(client: httpx.Client) -> None:
         refused = client.get("/report", params=[("run", name) for name in names])
         assert refused.status_code == 400
         assert 'role="alert"' in refused.text
+
+
+def test_a_report_follows_no_link_out_of_the_folder(
+    client: httpx.Client, served: Served, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = write_run(tmp_path_factory.mktemp("outside") / "run", task_of("gdpfed", title="Secret title")).path
+    linked = served.folder / "linked"
+    linked.mkdir()
+    (linked / "run").symlink_to(outside)
+    for name in ("linked", "linked/run"):
+        refused = client.get("/report", params={"run": name})
+        assert refused.status_code == 400
+        assert "leads out of it" in refused.text
+        assert "Secret title" not in refused.text
+
+
+def test_odd_files_do_not_hide_the_planner(client: httpx.Client, served: Served) -> None:
+    odd = served.folder / os.fsdecode(b"odd\xff.csv")
+    odd.write_text("client,epsilon\na,1\n")
+    # Which nobody can read, root neither.
+    unreadable = served.folder / "unreadable.toml"
+    unreadable.symlink_to("/proc/self/mem")
+    page = client.get("/plan")
+    odd.unlink()
+    unreadable.unlink()
+    assert page.status_code == 200
+    assert "clients.csv" in page.text
+    assert "unreadable.toml" not in page.text
 
 
 def test_empty_pages_say_how_to_begin(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,12 +1,17 @@
 """The deployment's page."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gdpfed.errors import InputError
+from gdpfed.flower.operate.progress import RunProgress, after
 from gdpfed.flower.server.events import EVENTS
+from gdpfed.serve import deployments
 from gdpfed.serve.deployments import DeploymentWatch
 from gdpfed.serve.pages import rendered
 from tests.serve.served import make_home
@@ -39,3 +44,24 @@ def test_what_is_no_home_is_refused(tmp_path: Path) -> None:
     status = DeploymentWatch(home).status()
     assert (status.state, status.groups, status.run) == ("waiting for a plan", (), None)
     assert "waiting for a plan" in rendered("deployment_answer.html", status=status)
+
+
+def test_every_event_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = make_home(tmp_path)
+    watched = DeploymentWatch(home)
+
+    def slowly(progress: RunProgress, event: dict[str, object]) -> RunProgress:
+        # Long enough for the others to be in the middle of it as well.
+        time.sleep(0.002)
+        return after(progress, event)
+
+    monkeypatch.setattr(deployments, "after", slowly)
+    together = threading.Barrier(4)
+
+    def ask() -> list[int]:
+        together.wait()
+        return [group.released for group in watched.status().groups]
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+    assert [one.result() for one in asked] == [[2, 2, 2]] * 4

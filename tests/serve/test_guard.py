@@ -1,13 +1,15 @@
 """The attack list: other users of the machine, other sites in the same browser, and what they would try."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from gdpfed.serve.app import Served
-from gdpfed.serve.guard import LARGEST_BODY, LONGEST_LINK
+from gdpfed.serve.guard import LARGEST_BODY, LONGEST_LINK, Guard
 from tests.serve.conftest import TOKEN
 
 PAGES = ("/", "/plan", "/runs", "/ledger", "/deployment", "/assets/plan.js", "/nothing", "/report?run=runs/plain")
@@ -41,6 +43,13 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(stranger: httpx.Cli
     assert stranger.get("/plan").status_code == 200
     elsewhere = stranger.get(f"{address}//evil.example/plan?token={TOKEN}")
     assert elsewhere.headers["location"] == "/evil.example/plan"
+
+
+def test_another_cookie_of_this_host_locks_nobody_out(stranger: httpx.Client, port: int) -> None:
+    ours = f"gdpfed-{port}={TOKEN}"
+    for other in ('a={"x": 1}', "a b=c", "@=1", "odd", "=", "a=\xe4"):
+        for cookie in (f"{other}; {ours}", f"{ours}; {other}"):
+            assert stranger.get("/runs", headers={b"cookie": cookie.encode("latin-1")}).status_code == 200, cookie
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -98,6 +107,27 @@ def test_oversized_requests_are_refused(client: httpx.Client, ours: dict[str, st
 
     assert client.post("/api/budgets", content=unannounced(), headers=headers).status_code == 413
     assert client.get("/plan", params={"source": "1@" + "1" * LONGEST_LINK}).status_code == 414
+
+
+def test_a_length_of_many_digits_is_refused() -> None:
+    """Past the server in front, which may read it otherwise."""
+    sent: list[Any] = []
+
+    async def app(*_: object) -> None:
+        raise AssertionError("passed")
+
+    async def receive() -> Any:
+        raise AssertionError("read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"host": "127.0.0.1:1", "origin": "http://127.0.0.1:1", "content-type": "application/json"}
+    headers["content-length"] = "9" * 5000
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/api/save", "query_string": b"", "headers": raw}
+    asyncio.run(Guard(app, token=TOKEN, port=1)(scope, receive, send))
+    assert sent[0]["status"] == 413
 
 
 def test_no_page_runs_foreign_script(client: httpx.Client, address: str) -> None:

@@ -5,6 +5,9 @@ import os
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
+from gdpfed.serve import tail as tail_module
 from gdpfed.serve.tail import Tail
 
 
@@ -26,7 +29,8 @@ def test_only_new_bytes_are_read(tmp_path: Path) -> None:
     with mock.patch.object(Path, "open", side_effect=AssertionError("read without need")):
         assert not tail.grown()
     write(path, 3)
-    real, read = Path.open, []
+    real = Path.open
+    read: list[int] = []
 
     def counted(self: Path, *arguments: object, **named: object) -> object:
         file = real(self, *arguments, **named)  # type: ignore[call-overload]
@@ -34,7 +38,13 @@ def test_only_new_bytes_are_read(tmp_path: Path) -> None:
         file_read = mock.Mock(wraps=file)
         file_read.__enter__ = lambda _: file_read
         file_read.__exit__ = lambda *_: file.close()
-        file_read.read = lambda: read.append(len(content := inner())) or content
+
+        def noted(most: int) -> bytes:
+            content: bytes = inner(most)
+            read.append(len(content))
+            return content
+
+        file_read.read = noted
         return file_read
 
     with mock.patch.object(Path, "open", counted):
@@ -72,3 +82,26 @@ def test_half_a_line_waits(tmp_path: Path) -> None:
         file.write('nd": 2}\nnonsense\n[3]\n')
     tail.grown()
     assert rounds(tail) == [1, 2]
+
+
+def test_only_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "endless", "folder"):
+        tail = Tail(tmp_path / name)
+        with mock.patch.object(Path, "open", side_effect=AssertionError("opened")):
+            assert not tail.grown()
+        assert tail.lines == []
+    # A part at a time, and none of it twice; a line longer than a part is passed over.
+    monkeypatch.setattr(tail_module, "_MOST_BYTES", 40)
+    path = tmp_path / "records.jsonl"
+    write(path, 1, 2, 3, 4, rest=f'{{"round": 5, "long": "{"x" * 200}"}}\n')
+    write(path, 6, 7)
+    tail = Tail(path)
+    assert tail.grown()
+    assert rounds(tail) == [1, 2, 3]
+    for _ in range(20):
+        tail.grown()
+    assert rounds(tail) == [1, 2, 3, 4, 6, 7]
+    assert not tail.grown()

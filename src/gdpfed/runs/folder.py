@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OWN_DATA", "STAMP", "RunFolder", "check_new", "create_run", "find_runs", "is_finished", "json_lines", "open_run",
-    "plan_reader", "read_records", "rounds_in",
+    "plan_reader", "read_records", "rounds_in", "run_folders",
 ]  # fmt: skip
 
 # No data set has this name: that of runs of `gdpfed.train`, whose data are a caller's own.
@@ -89,6 +89,11 @@ def json_lines(path: Path) -> list[Any]:
         except (ValueError, RecursionError):
             break
     return lines
+
+
+def _json_of(path: Path) -> Any:
+    """Of a file only: a pipe of that name would be waited for."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def read_records(path: Path) -> list[Record]:
@@ -190,7 +195,7 @@ class RunFolder:
     def remarks(self) -> tuple[str, ...]:
         """What was said of the result when it was finished; none where there was nothing to say."""
         try:
-            found = json.loads((self.path / "remarks.json").read_text(encoding="utf-8"))
+            found = _json_of(self.path / "remarks.json")
         except (OSError, ValueError, RecursionError):
             return ()
         return tuple(str(remark) for remark in found) if isinstance(found, list) else ()
@@ -341,7 +346,7 @@ def open_run(path: Path, *, read_plan: Callable[[Path], Plan] = load_plan) -> Ru
     if not (path / "run.toml").is_file():
         raise InputError(f"expected a run folder (with run.toml), got {str(path)!r}: gdpfed train makes one")
     try:
-        versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+        versions = _json_of(path / "versions.json")
     except (OSError, ValueError, RecursionError):
         versions = None
     if not isinstance(versions, dict) or not isinstance(versions.get("seed"), int):
@@ -372,14 +377,17 @@ def plan_reader() -> Callable[[Path], Plan]:
     return read_plan
 
 
+def run_folders(path: Path) -> list[Path]:
+    """This folder if it is a run, else the runs one level below it; InputError where there is none."""
+    found = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
+    if not found:
+        raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
+    return found
+
+
 def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """The runs in these folders, or one level below them, each once."""
-    folders: list[Path] = []
-    for path in paths:
-        inside = [path] if (path / "run.toml").is_file() else sorted(child.parent for child in path.glob("*/run.toml"))
-        if not inside:
-            raise InputError(f"expected a run folder, or a folder of runs, got {str(path)!r}: gdpfed train makes one")
-        folders += inside
+    folders = [folder for path in paths for folder in run_folders(path)]
     resolved = [Path(os.path.realpath(folder)) for folder in folders]
     for index, folder in enumerate(resolved):
         if folder in resolved[:index]:

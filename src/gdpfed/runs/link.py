@@ -33,5 +33,5 @@ def read_link(path: Path) -> LedgerLink | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return LedgerLink(path=Path(content["ledger"]), population=content["population"], run=content["run"])
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"expected ledger, population and run in {str(path)!r}: restore the file") from None

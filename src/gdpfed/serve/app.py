@@ -29,11 +29,13 @@ from starlette.types import Receive, Scope, Send
 import gdpfed
 from gdpfed.config import text_of
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.files import is_text
 from gdpfed.planning.methods import METHODS
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, default_delta_of, read_budgets
+from gdpfed.runs.folder import run_folders
 from gdpfed.serve.deployments import DeploymentWatch
-from gdpfed.serve.inside import inside
+from gdpfed.serve.inside import inside, name_inside
 from gdpfed.serve.ledgers import LedgerAsked, clients_job, ledger_job, rest_job
 from gdpfed.serve.pages import asset, rendered
 from gdpfed.serve.processes import Event, Processes
@@ -152,12 +154,8 @@ class _Pages:
 
     def _budget_files(self) -> list[str]:
         """Names of files in the folder that may hold budgets."""
-        names = []
-        for path in sorted(self._served.folder.iterdir())[:2000]:
-            kind = path.suffix.lower()
-            if path.is_file() and (kind in (".csv", ".tsv", ".parquet") or (kind == ".toml" and _is_task(path))):
-                names.append(path.name)
-        return names[:50]
+        paths = sorted(self._served.folder.iterdir())[:2000]
+        return [path.name for path in paths if _may_hold_budgets(path)][:50]
 
     # The planner
 
@@ -207,11 +205,17 @@ class _Pages:
         return JSONResponse(await asyncio.to_thread(self._runs.curves, names))
 
     async def report(self, request: Request) -> Response:
-        paths = tuple(inside(self._served.folder, name) for name in request.query_params.getlist("run"))
+        paths = await asyncio.to_thread(self._reported, request.query_params.getlist("run"))
         found = await self._processes.result(report_job, ReportAsked(runs=paths))
         if "error" in found:
             raise InputError(found["error"])
         return HTMLResponse(found["html"], headers={"content-security-policy": _REPORT_POLICY})
+
+    def _reported(self, names: list[str]) -> tuple[Path, ...]:
+        """The runs in these folders, or one level below; a link among them may lead out."""
+        top = self._served.folder
+        found = [path for name in names for path in run_folders(inside(top, name))]
+        return tuple(inside(top, name_inside(top, path)) for path in found)
 
     def _check_plans(self) -> None:
         """Plans of runs are verified one after the other, beside all else."""
@@ -270,6 +274,16 @@ def _version_of(path: Path) -> str:
     """Changes whenever the ledger does."""
     stats = [one.stat() for one in (path, path.with_name(path.name + ".journal")) if one.is_file()]
     return "-".join(f"{stat.st_mtime_ns}.{stat.st_size}" for stat in stats)
+
+
+def _may_hold_budgets(path: Path) -> bool:
+    kind = path.suffix.lower()
+    try:
+        if not is_text(path.name) or not path.is_file():
+            return False
+        return kind in (".csv", ".tsv", ".parquet") or (kind == ".toml" and _is_task(path))
+    except OSError:
+        return False
 
 
 def _is_task(path: Path) -> bool:

@@ -4,10 +4,12 @@ Place: between a server's home and the page. Read only, and no key is read. The 
 asked in a round; the page counts them and names none.
 
 Guarantees (tests of the same name):
-  nobody_is_named   no client's name is in what is shown.
+  nobody_is_named           no client's name is in what is shown.
+  every_event_counts_once   however many pages ask at the same time.
 """
 
 import json
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +86,14 @@ class DeploymentWatch:
         self._progress = RunProgress()
         self._ends: list[float] = []
         self._plan: tuple[int, Plan] | None = None
+        self._lock = threading.Lock()
 
     def status(self) -> DeploymentStatus:
-        """As it stands now."""
+        """As it stands now. Calls come from several threads, one after the other."""
+        with self._lock:
+            return self._status()
+
+    def _status(self) -> DeploymentStatus:
         before = self._tail.lines
         self._tail.grown()
         if self._tail.lines is not before:
@@ -148,7 +155,7 @@ class DeploymentWatch:
 
 def _json(path: Path) -> object:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes()) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -6,10 +6,13 @@ has recomputed yet, and until then the page says so.
 
 Guarantees (tests of the same name):
   runs_are_found_below_the_folder   at any depth that people use; a run that cannot be read is listed, with the reason.
+  one_bad_run_hides_no_other        whatever is in its folder, or in its name: its own row says what is wrong.
   a_list_that_did_not_change_is_not_sent   its version is the same.
+  public_data_is_said               beside the accuracy of a model that rests on some.
 """
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -19,12 +22,14 @@ from typing import Any
 
 from gdpfed.config import read_toml
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed.files import is_text
 from gdpfed.planning.plan import Plan
 from gdpfed.planning.plan_file import plan_from_toml
 from gdpfed.privacy.rounding import finite, promise, rounded_up
 from gdpfed.report.load import report_of
 from gdpfed.report.page import words_of
 from gdpfed.runs.folder import RunFolder, is_finished, open_run
+from gdpfed.runs.record import Record
 from gdpfed.serve.inside import inside, name_inside
 from gdpfed.serve.pages import rendered
 from gdpfed.serve.tail import Tail
@@ -37,6 +42,10 @@ _SEARCHED_EVERY = 3.0
 # Of so many last rounds the speed is the mean.
 _RECENT = 10
 _MOST_COMPARED = 12
+# Of one round; what claims more is not counted.
+_MOST_SECONDS, _MOST_CLIENTS = 1e9, 10**12
+# What a folder that somebody else filled may lead to.
+_BAD = (GdpfedError, OSError, ValueError, OverflowError, RecursionError)
 
 
 class _Run:
@@ -49,9 +58,11 @@ class _Run:
         self.fault = ""
         self.records, self.timings = Tail(path / "records.jsonl"), Tail(path / "timing.jsonl")
         try:
+            if not is_text(name):
+                raise InputError(f"expected a folder whose name is text, got {name!r}: rename it")
             self.folder = open_run(path, read_plan=self._read_plan)
-        except GdpfedError as error:
-            self.fault = str(error)
+        except _BAD as error:
+            self.fault = _fault(error)
 
     def _read_plan(self, path: Path) -> Plan:
         # As it claims to be: it is verified beside this, and until then the page says that it is not.
@@ -59,15 +70,26 @@ class _Run:
         return plan_from_toml(self.plan_text, source=path.name, is_verified=True)
 
     def row(self, *, locked: set[int], checks: dict[str, str]) -> dict[str, Any]:
-        """What the table of runs shows."""
+        """What the table of runs shows: whatever happens, something that can be sent."""
+        fault = self.fault
+        if self.folder is not None:
+            try:
+                row = self._row(self.folder, locked=locked, checks=checks)
+                # Neither a number that JSON has no word for, nor a text that is none.
+                json.dumps(row, allow_nan=False, ensure_ascii=False).encode()
+                return row
+            except _BAD as error:
+                fault = _fault(error)
+        return {"run": _text(self.name), "fault": _text(fault), "state": "unreadable"}
+
+    def _row(self, run: RunFolder, *, locked: set[int], checks: dict[str, str]) -> dict[str, Any]:
         self.records.grown()
         self.timings.grown()
-        if self.folder is None:
-            return {"run": self.name, "fault": self.fault, "state": "unreadable"}
-        run, plan = self.folder, self.folder.plan
-        last = self.records.lines[-1] if self.records.lines else {}
+        plan = run.plan
+        where = f"the last line of records.jsonl in {self.name!r}"
+        last = Record.from_json(self.records.lines[-1], where=where) if self.records.lines else None
         rounds = [line.get("round") for line in (*self.timings.lines[-1:], *self.records.lines[-1:])]
-        done = max((number for number in rounds if isinstance(number, int)), default=0)
+        done = max((number for number in rounds if isinstance(number, int) and number <= plan.num_rounds), default=0)
         state = "finished" if is_finished(self.path) else "running" if self._is_alive(locked) else "stopped"
         check = checks.get(self.plan_text)
         return {
@@ -79,46 +101,60 @@ class _Run:
             "state": state,
             "round": done,
             "rounds": plan.num_rounds,
-            "measure": str(last.get("measure", "accuracy")),
-            "accuracy": last.get("accuracy"),
+            "measure": last.measure if last else "accuracy",
+            "accuracy": last.accuracy if last else None,
+            "public_data": last.public_data if last else "",
             "check": "checking" if check is None else check or "verified",
             "against": "models and server" if plan.is_rotation else "models",
-            "groups": self._groups(last),
+            "groups": _groups(plan, last),
             **self._speed(plan.num_rounds - done),
         }
 
     def _is_alive(self, locked: set[int]) -> bool:
         return self.path.stat().st_ino in locked
 
-    def _groups(self, last: dict[str, Any]) -> list[dict[str, Any]]:
-        if self.folder is None:
-            return []
-        spent, cohort = last.get("epsilons"), last.get("cohort")
-        groups = self.folder.plan.groups
-        epsilons = spent if isinstance(spent, list) and len(spent) == len(groups) else [None] * len(groups)
-        sizes = cohort if isinstance(cohort, list) and len(cohort) == len(groups) else [None] * len(groups)
-        return [
-            {
-                "name": group.name,
-                "promised": promise(group.epsilon),
-                "spent": rounded_up(epsilon) if isinstance(epsilon, int | float) else None,
-                "share": finite(epsilon / group.epsilon) if isinstance(epsilon, int | float) else None,
-                "cohort": size,
-            }
-            for group, epsilon, size in zip(groups, epsilons, sizes, strict=True)
-        ]
-
     def _speed(self, rounds_left: int) -> dict[str, Any]:
         recent = [
             line
             for line in self.timings.lines[-_RECENT:]
-            if isinstance(line.get("seconds"), int | float) and isinstance(line.get("clients"), int)
+            if _is_up_to(line.get("seconds"), _MOST_SECONDS) and _is_up_to(line.get("clients"), _MOST_CLIENTS)
         ]
         seconds = sum(line["seconds"] for line in recent)
         if not recent or seconds <= 0:
             return {"clients_per_second": None, "seconds_left": None}
         speed = sum(line["clients"] for line in recent) / seconds
-        return {"clients_per_second": speed, "seconds_left": rounds_left * seconds / len(recent)}
+        return {"clients_per_second": finite(speed), "seconds_left": finite(rounds_left * seconds / len(recent))}
+
+
+def _groups(plan: Plan, last: Record | None) -> list[dict[str, Any]]:
+    nothing = [None] * len(plan.groups)
+    epsilons, sizes = (last.epsilons, last.cohort) if last else (nothing, nothing)
+    if not len(epsilons) == len(sizes) == len(plan.groups):
+        raise InputError(f"expected epsilons and cohort of {len(plan.groups)} groups in the last record")
+    return [
+        {
+            "name": group.name,
+            "promised": promise(group.epsilon),
+            "spent": None if epsilon is None else rounded_up(epsilon),
+            # Of a group that was promised nothing there is none.
+            "share": finite(epsilon / group.epsilon) if epsilon is not None and group.is_private else None,
+            "cohort": size,
+        }
+        for group, epsilon, size in zip(plan.groups, epsilons, sizes, strict=True)
+    ]
+
+
+def _is_up_to(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= most
+
+
+def _text(text: str) -> str:
+    """What can be sent of a text: the operating system, and JSON, allow for characters that are none."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _fault(error: Exception) -> str:
+    return str(error) if isinstance(error, GdpfedError) else f"this run cannot be read: {error}"
 
 
 def _locked_inodes() -> set[int]:
@@ -151,7 +187,7 @@ class RunList:
             self._search()
             locked = _locked_inodes()
             rows = [run.row(locked=locked, checks=self._checks) for run in self._runs.values()]
-            self.version = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
+            self.version = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
             return rows
 
     def unchecked(self) -> list[str]:
@@ -197,7 +233,7 @@ class RunList:
                 words=words_of(data),
                 waiting=waiting,
             )
-            return {"html": html, "version": version}
+            return {"html": _text(html), "version": version}
 
     def _search(self) -> None:
         if time.monotonic() - self._searched < _SEARCHED_EVERY:
@@ -225,7 +261,8 @@ def _run_folders(top: Path) -> Iterator[Path]:
     while waiting and seen < _MOST_FOLDERS:
         folder, depth = waiting.pop()
         seen += 1
-        if (folder / "run.toml").is_file():
+        # Not Path.is_file, which fails for a folder that may not be looked into.
+        if os.path.isfile(folder / "run.toml"):
             yield folder
             continue
         if depth >= _DEEPEST:

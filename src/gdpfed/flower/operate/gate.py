@@ -15,6 +15,7 @@ Guarantees (tests of the same name):
   requests_are_logged         in a private file that does not fill the disk.
 """
 
+import contextlib
 import datetime
 import json
 import re
@@ -65,9 +66,13 @@ class AccessLog:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
             if self._file.tell() > _LARGEST_LOG:
-                self._file.close()
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
+                # Not there: the attempt before this one came only so far.
+                with contextlib.suppress(FileNotFoundError):
+                    self._path.replace(self._path.with_name(self._path.name + ".1"))
+                # The full one is let go of last: a failure leaves an open file, and the next request tries again.
+                full = self._file
                 self._file = open(self._path, "a", encoding="utf-8", opener=private_opener)  # noqa: SIM115 - kept open
+                full.close()
             self._file.write(json.dumps({"time": now, **facts}) + "\n")
             self._file.flush()
         except OSError:

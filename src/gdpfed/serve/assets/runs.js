@@ -31,6 +31,11 @@ export class RunTable {
     }
     runs.forEach((run, at) => {
       let row = this.rows.get(run.run);
+      // One that can be read no longer, or again, has other cells.
+      if (row && row.classList.contains("faulty") !== Boolean(run.fault)) {
+        row.remove();
+        row = null;
+      }
       if (!row) {
         row = this.made(run);
         this.rows.set(run.run, row);
@@ -42,6 +47,7 @@ export class RunTable {
 
   made(run) {
     const row = make("tr", {});
+    row.classList.toggle("faulty", Boolean(run.fault));
     if (this.selected && run.fault) {
       row.append(make("td"));
     } else if (this.selected) {
@@ -66,7 +72,7 @@ export class RunTable {
     const set = (at, text) => { if (cells[at].textContent !== text) cells[at].textContent = text; };
     const check = { checking: "epsilons are being recomputed", verified: "" }[run.check];
     const problem = run.fault ?? check ?? run.check;
-    const facts = run.fault ? problem : [run.title, `seed ${run.seed}`, check].filter(Boolean).join(", ");
+    const facts = run.fault ? problem : [run.title, `seed ${run.seed}`, check, run.public_data && `rests on public data: ${run.public_data}`].filter(Boolean).join(", ");
     const heading = `${run.run}\n${facts}\n${check === undefined ? problem : ""}`;
     if (cells[0].dataset.heading !== heading) {
       cells[0].dataset.heading = heading;
