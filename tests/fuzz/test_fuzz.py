@@ -156,13 +156,15 @@ QUICK = {
     "flower enrol": "home node3/announcement.json",
     "flower plan": "home --rounds 2 --participation 0.5 --method gdpfed",
     "flower give-up": "home",
+    "flower status": "home",
     "flower pin": "node home/enrolment.json",
     "reproduce noise": "--datasets fmnist",
     "reproduce sampling": "--datasets fmnist --picture ratios.png",
     "reproduce status": "--datasets fmnist",
 }
-# They need a run in a ledger (tests/cli/test_ledger.py), start processes (tests/flower), or train for hours.
-ELSEWHERE = {"ledger close", "flower up", "flower gate"}
+# They need a run in a ledger (tests/cli/test_ledger.py), start processes or serve (tests/flower, tests/serve), or train
+# for hours. What the doctor says of a home that nobody serves is bad (tests/flower/test_doctor.py).
+ELSEWHERE = {"ledger close", "flower up", "flower gate", "flower doctor", "flower metrics", "serve"}
 
 
 def test_every_command_prints_one_document(sandbox: Sandbox) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
+from multiprocessing import forkserver
 from typing import Any
 
 import pytest
@@ -72,6 +73,9 @@ def test_what_nobody_waits_for_is_ended() -> None:
 
 
 def test_a_failing_job_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    # Another test's server of forks writes to where that test's words went.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # there is no public way
+
     async def play() -> None:
         processes = Processes(most=1)
         assert (await processes.result(refusing, "no such file")) == {"error": "no such file"}

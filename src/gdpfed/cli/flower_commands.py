@@ -323,6 +323,8 @@ def status(
     """One look: round, stage, who is online or was lost, spend and time left; of a node its budget, spend and runs."""
     from gdpfed.cli.flower_status import show_status
 
+    if watch and as_json:
+        raise InputError("expected --watch, or --json for one look, got both: leave one out")
     show_status(home, watch=watch, as_json=as_json)
 
 

@@ -22,7 +22,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gdpfed.errors import InputError, MissingExtraError
 from gdpfed.files import private_opener
@@ -55,23 +55,24 @@ def is_for_nodes(method: str, raw_path: bytes) -> bool:
 
 
 class AccessLog:
-    """Lines of JSON in a private file; when it is full, it becomes the old one."""
+    """Lines of JSON in a private file, made with the first; when it is full, it becomes the old one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "a", encoding="utf-8", opener=private_opener)  # noqa: SIM115 - kept open
+        self._file: TextIO | None = None
 
     def __call__(self, **facts: object) -> None:
         """One request."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
+            self._file = self._file or self._opened()
             if self._file.tell() > _LARGEST_LOG:
                 # Not there: the attempt before this one came only so far.
                 with contextlib.suppress(FileNotFoundError):
                     self._path.replace(self._path.with_name(self._path.name + ".1"))
                 # The full one is let go of last: a failure leaves an open file, and the next request tries again.
                 full = self._file
-                self._file = open(self._path, "a", encoding="utf-8", opener=private_opener)  # noqa: SIM115 - kept open
+                self._file = self._opened()
                 full.close()
             self._file.write(json.dumps({"time": now, **facts}) + "\n")
             self._file.flush()
@@ -79,9 +80,13 @@ class AccessLog:
             # A full disk must keep no node out.
             return
 
+    def _opened(self) -> TextIO:
+        return open(self._path, "a", encoding="utf-8", opener=private_opener)
+
     def close(self) -> None:
         """Lets go of the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def gate_app(superlink: str, authority: Path, *, log: Callable[..., None] = lambda **_: None) -> App:
