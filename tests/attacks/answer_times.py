@@ -525,6 +525,7 @@ def main() -> int:
     parser.add_argument("--answer-seconds", type=float, default=0.4)
     parser.add_argument("--flower", type=Path, help="real SuperNodes, in a new folder; results are recorded")
     parser.add_argument("--judge", action="store_true", help="of --flower: what lies in the folder, without running")
+    parser.add_argument("--load", type=float, help="of --judge: what uptime said while the deployment ran")
     parser.add_argument("--probes", action="store_true", help="probe one node; --answer-seconds 8 and above")
     asked = parser.parse_args()
     if asked.probes:
@@ -545,7 +546,8 @@ def main() -> int:
                 deployed(folder, rounds=asked.rounds, is_hidden=True, **common)
         control, real = flower_verdict([asked.flower / "control"]), flower_verdict(hidden)
         verdicts = {"control": dataclasses.asdict(control), "hidden": dataclasses.asdict(real)}
-        RESULTS.write_text(json.dumps({**common, "load": os.getloadavg()[0], **verdicts}, indent=1) + "\n")
+        load = os.getloadavg()[0] if asked.load is None else asked.load
+        RESULTS.write_text(json.dumps({**common, "load": load, **verdicts}, indent=1) + "\n")
     else:
         control = attack(rounds=20, is_hidden=False, **common)
         real = attack(rounds=asked.rounds, runs=asked.runs, **common)
