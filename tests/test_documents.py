@@ -27,7 +27,6 @@ NOT_RUN = {
     "flwr ": "steps of several machines: tests/flower/test_real_processes.py runs each",
     "ray ": "of clusters.md: tests/runs/test_ray.py runs its block on a cluster of its own",
     "export RAY": "of clusters.md: tests/runs/test_ray.py runs its block on a cluster of its own",
-    "gdpfed train fmnist --method pooled --model scattering-linear": "fifty rounds on the whole data set, a download",
     "gdpfed serve": "serves until it is stopped: tests/serve/test_server.py starts and ends it",
     "gdpfed data get": "a download",
     "gdpfed train shakespeare --method auto --model public-text": "the whole data set, minutes of features",
