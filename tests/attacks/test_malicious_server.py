@@ -1,6 +1,7 @@
 """Ten thousand random strategies of a malicious server, and the same program with a defence taken out."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -22,8 +23,11 @@ CHUNKS, CHUNK = 8, 1_250
 
 
 @pytest.fixture(autouse=True)
-def fresh_topologies() -> None:
-    """Those of a defence that is taken out are not for others."""
+def fresh_topologies() -> Iterator[None]:
+    """Those of a defence that is taken out are not for others, here or in the next file."""
+    topology.cache_clear()
+    excess.cache_clear()
+    yield
     topology.cache_clear()
     excess.cache_clear()
 

@@ -14,7 +14,7 @@ from gdpfed.flower.operate.doctor import _reachable
 from gdpfed.flower.operate.processes import LocalFlower
 from tests.flower.real import ask, listening_addresses, marked_processes, settle, write_plain_app
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("real")]
 
 pytest.importorskip("flwr")
 

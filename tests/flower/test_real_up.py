@@ -24,7 +24,7 @@ from gdpfed.runs.folder import open_run
 from gdpfed.runs.stamp import DEPLOYED
 from tests.flower.real import listening_addresses, marked_processes, settle
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("up")]
 
 pytest.importorskip("flwr")
 
