@@ -99,6 +99,8 @@ class Federation:
     # Of their budgets, what the plan spends.
     share: float = 1.0
     own_epsilons: dict[int, float] = field(default_factory=dict)
+    # Numbers, if none are given.
+    names: tuple[str, ...] = ()
     app: ClientApp | None = None
 
     def __post_init__(self) -> None:
@@ -107,11 +109,10 @@ class Federation:
         for stage in ("announce", "keys", "shares", "input", "agree", "reveal"):
             chosen.setdefault(f"{stage}_seconds", 0.05)
         make_server_home(self.root / "server", settings=DeploymentSettings(test_seed=self.test_seed, **chosen))
+        names = self.names or tuple(map(str, self.numbers))
         announced = [
-            make_node_home(
-                self.node_path(number), epsilon=float(epsilon), delta=DELTA, name=str(number), allow_test_mode=True
-            )
-            for number, epsilon in enumerate(np.repeat(self.epsilons, self.sizes))
+            make_node_home(self.node_path(number), epsilon=float(epsilon), delta=DELTA, name=name, allow_test_mode=True)
+            for number, (name, epsilon) in enumerate(zip(names, np.repeat(self.epsilons, self.sizes), strict=True))
         ]
         self.enrolment: Enrolment = enrol(self.root / "server", announced)
         for number in self.numbers:

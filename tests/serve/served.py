@@ -5,11 +5,10 @@ import time
 from pathlib import Path
 
 from gdpfed.flower.server.events import EVENTS
-from gdpfed.planning.plan import Plan
-from gdpfed.planning.plan_file import save_plan
 from gdpfed.serve.app import Served
+from tests.flower.federations import Federation
 from tests.ledger.books import book, play, start
-from tests.report.synthetic import planned, task_of, write_run
+from tests.report.synthetic import task_of, write_run
 
 # What may not come back as markup, wherever it stands.
 SCRIPT = "<img src=x onerror=alert(1)>"
@@ -38,26 +37,22 @@ def make_ledger(folder: Path) -> Path:
 
 def make_home(folder: Path) -> Path:
     """A server's home in the middle of its third round, with names that nobody may see."""
-    home = folder / "server"
-    home.mkdir()
-    (home / "server.key").write_bytes(b"k" * 32)
-    plan: Plan = planned("60@1,90@2,50@6", task_of("gdpfed").settings)
-    save_plan(plan, home / "plan.toml")
-    (home / "run.json").write_text(json.dumps({"run": "r-1", "plan": "x"}))
-    (home / "enrolment.json").write_text(json.dumps({"clients": [{"name": f"secret-{n}"} for n in range(200)]}))
+    names = tuple(f"secret-{number}" for number in range(12))
+    federation = Federation(folder / "federation", rounds=10, names=names)
+    home, plan = federation.home, federation.plan
     now = time.time() - 60
-    events: list[dict[str, object]] = [{"event": "started", "run": "r-1"}]
+    events: list[dict[str, object]] = [{"event": "started", "run": home.run_name}]
     for number in (0, 1):
-        epsilons = [group.epsilon_release * (number + 1) / 10 for group in plan.groups]
-        events += [{"event": "begin", "round": number}, {"event": "stage", "stage": "keys", "asked": ["secret-1"]}]
-        events += [{"event": "answered", "stage": "keys", "client": "secret-1"}]
-        events += [{"event": "released", "groups": [0, 1, 2], "round": number}]
-        events += [{"event": "round", "round": number, "epsilons": epsilons, "accuracy": 40.0 + number, "loss": 1.5}]
-    events += [{"event": "begin", "round": 2}, {"event": "stage", "stage": "input", "asked": ["secret-1", "secret-2"]}]
-    events += [{"event": "answered", "stage": "input", "client": "secret-2"}]
+        events += [{"event": "begin", "round": number}, {"event": "stage", "stage": "keys", "asked": names[:1]}]
+        events += [{"event": "answered", "stage": "keys", "client": names[0]}]
+        events += [{"event": "released", "groups": list(range(len(plan.groups))), "round": number}]
+        events += [{"event": "round", "round": number, "accuracy": 40.0 + number, "loss": 1.5}]
+    events += [{"event": "begin", "round": 2}, {"event": "stage", "stage": "input", "asked": names[:3]}]
+    events += [{"event": "answered", "stage": "input", "client": names[1]}]
+    events += [{"event": "dropped", "stage": "input", "client": names[2], "why": "went away"}]
     lines = [json.dumps({"time": now + 5 * at, **event}) for at, event in enumerate(events)]
-    (home / EVENTS).write_text("\n".join(lines) + "\n")
-    return home
+    (home.path / EVENTS).write_text("\n".join(lines) + "\n")
+    return home.path
 
 
 def make_everything(folder: Path) -> Served:

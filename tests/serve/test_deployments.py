@@ -1,7 +1,7 @@
 """The deployment's page."""
 
+import fcntl
 import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,59 +9,63 @@ from pathlib import Path
 import pytest
 
 from gdpfed.errors import InputError
-from gdpfed.flower.operate.progress import RunProgress, after
+from gdpfed.flower.operate.status import ServerStatus, status_of
 from gdpfed.flower.server.events import EVENTS
 from gdpfed.serve import deployments
 from gdpfed.serve.deployments import DeploymentWatch
-from gdpfed.serve.pages import rendered
+from tests.flower.federations import Federation
 from tests.serve.served import make_home
 
 
 def test_nobody_is_named(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    watched = DeploymentWatch(home)
-    status = watched.status()
-    assert (status.rounds_done, status.num_rounds, status.enrolled) == (2, 10, 200)
-    assert (status.stage, status.asked, status.answered, status.state) == ("input", 2, 1, "running")
+    with (home / "ledger.lock").open("a") as held:
+        # As a server does that runs.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        watched = DeploymentWatch(home)
+        status, answer = watched.status(), watched.answer()
+    assert (status.state, status.rounds_done, status.num_rounds, len(status.enrolled)) == ("running", 2, 10, 12)
     assert [group.released for group in status.groups] == [2, 2, 2]
-    assert status.seconds_a_round == pytest.approx(25.0)
-    page = rendered("deployment_answer.html", status=status)
-    assert "secret" not in page + repr(status) + status.words
-    with (home / EVENTS).open("a") as file:
-        file.write(json.dumps({"event": "finished", "rounds": 10}) + "\n")
-    assert watched.status().state == "finished"
-    # Another run: the file begins anew.
-    (home / EVENTS).unlink()
-    assert watched.status().rounds_done == 0
+    assert "secret" in repr(status)
+    assert "secret" not in repr(answer)
+    assert answer["words"] == "running: 2 of 10 rounds done, accuracy 41.00 %"
+    for words in ("1 answered, 1 awaited", "2 of 10", "and 0 refused", "20.0 s each", "41.00 %"):
+        assert words in answer["html"]
 
 
 def test_what_is_no_home_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="server's home"):
+    with pytest.raises(InputError, match="server's or a node's home"):
         DeploymentWatch(tmp_path)
-    home = make_home(tmp_path)
-    for name in ("plan.toml", "run.json", "enrolment.json", EVENTS):
-        (home / name).unlink()
-    status = DeploymentWatch(home).status()
-    assert (status.state, status.groups, status.run) == ("waiting for a plan", (), None)
-    assert "waiting for a plan" in rendered("deployment_answer.html", status=status)
+    federation = Federation(tmp_path)
+    with pytest.raises(InputError, match="got a node's"):
+        DeploymentWatch(federation.node_path(0))
+    federation.home.run_name_path.unlink()
+    assert "no plan" in DeploymentWatch(federation.home.path).answer()["html"]
 
 
-def test_every_event_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_is_read_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make_home(tmp_path)
+    looks = []
+
+    def slowly(path: Path) -> ServerStatus:
+        looks.append(path)
+        # Long enough for the others to ask as well.
+        time.sleep(0.05)
+        found = status_of(path)
+        assert isinstance(found, ServerStatus)
+        return found
+
+    monkeypatch.setattr(deployments, "status_of", slowly)
     watched = DeploymentWatch(home)
-
-    def slowly(progress: RunProgress, event: dict[str, object]) -> RunProgress:
-        # Long enough for the others to be in the middle of it as well.
-        time.sleep(0.002)
-        return after(progress, event)
-
-    monkeypatch.setattr(deployments, "after", slowly)
-    together = threading.Barrier(4)
-
-    def ask() -> list[int]:
-        together.wait()
-        return [group.released for group in watched.status().groups]
-
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask) for _ in range(4)]
-    assert [one.result() for one in asked] == [[2, 2, 2]] * 4
+        asked = [pool.submit(watched.status) for _ in range(4)]
+    assert [one.result().rounds_done for one in asked] == [2] * 4
+    assert len(looks) == 1
+    with (home / EVENTS).open("a") as file:
+        file.write(json.dumps({"time": time.time(), "event": "round", "round": 2}) + "\n")
+    assert watched.status().rounds_done == 3
+    assert len(looks) == 2
+    # Whether a process still runs is in no file.
+    monkeypatch.setattr(deployments, "_LONG_AGO", -1.0)
+    watched.status()
+    assert len(looks) == 3

@@ -45,7 +45,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path, capsys: pytest.Capture
     for arguments, words in (
         ([str(tmp_path / "nothing")], "expected a folder"),
         ([str(tmp_path), "--ledger", str(tmp_path / "nothing")], "expected a ledger"),
-        ([str(tmp_path), "--deployment", str(tmp_path)], "server's home"),
+        ([str(tmp_path), "--deployment", str(tmp_path)], "server's or a node's home"),
     ):
         code, _, err = call(capsys, "serve", *arguments, "--no-browser", "--port", "0")
         assert code == 2

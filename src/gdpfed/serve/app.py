@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -28,13 +28,12 @@ from starlette.types import Receive, Scope, Send
 
 import gdpfed
 from gdpfed.config import text_of
-from gdpfed.errors import GdpfedError, InputError
+from gdpfed.errors import GdpfedError, InputError, MissingExtraError
 from gdpfed.files import is_text
 from gdpfed.planning.methods import METHODS
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import Budgets, default_delta_of, read_budgets
 from gdpfed.runs.folder import run_folders
-from gdpfed.serve.deployments import DeploymentWatch
 from gdpfed.serve.inside import inside, name_inside
 from gdpfed.serve.ledgers import LedgerAsked, clients_job, ledger_job, rest_job
 from gdpfed.serve.pages import asset, rendered
@@ -53,6 +52,9 @@ from gdpfed.serve.work import (
     verify_job,
 )
 from gdpfed.tasks.task import DEMONSTRATION, PRESETS, load_task
+
+if TYPE_CHECKING:
+    from gdpfed.serve.deployments import DeploymentWatch
 
 __all__ = ["Served", "make_app"]
 
@@ -103,6 +105,15 @@ def _line(event: Event) -> bytes:
     return json.dumps(event, allow_nan=False).encode() + b"\n"
 
 
+def _watch(home: Path) -> "DeploymentWatch":
+    """Of a deployment, which needs an extra that other pages do not."""
+    try:
+        from gdpfed.serve.deployments import DeploymentWatch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(package=str(error.name), extra="flower", purpose="a deployment's page") from error
+    return DeploymentWatch(home)
+
+
 class _Pages:
     """The handlers of all addresses."""
 
@@ -110,7 +121,7 @@ class _Pages:
         self._served, self._processes = served, processes
         self._answers = _Answers(processes)
         self._runs = RunList(served.folder)
-        self._deployment = None if served.deployment is None else DeploymentWatch(served.deployment)
+        self._deployment = None if served.deployment is None else _watch(served.deployment)
         self._checking: asyncio.Task[None] | None = None
 
     # Pages
@@ -266,8 +277,7 @@ class _Pages:
     async def deployment_answer(self, _: Request) -> Response:
         if self._deployment is None:
             raise InputError("no deployment is shown: gdpfed serve --deployment HOME")
-        status = await asyncio.to_thread(self._deployment.status)
-        return JSONResponse({"html": rendered("deployment_answer.html", status=status), "words": status.words})
+        return JSONResponse(await asyncio.to_thread(self._deployment.answer))
 
 
 def _version_of(path: Path) -> str:
