@@ -201,5 +201,9 @@ def test_readme_says_what_peers_take() -> None:
 
 
 def test_documents_stay_short() -> None:
-    """All that a reader is asked to read, as `wc -w` counts it: tables and their bars too."""
-    assert sum(len(page.read_text().split()) for page in PAGES) <= 22_000
+    """As `wc -w` counts them, tables and their bars too: the documentation, and with it what contributors read."""
+    counts = {page: len(page.read_text().split()) for page in PAGES}
+    assert (
+        sum(count for page, count in counts.items() if page.parent.name == "docs" or page.name == "README.md") <= 20_000
+    )
+    assert sum(counts.values()) <= 22_000

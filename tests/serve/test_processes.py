@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from gdpfed.errors import InputError
 from gdpfed.serve.processes import Event, Processes, Send
 
 pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[2]
 
 
 def counting(asked: int, send: Send) -> None:
@@ -72,7 +77,6 @@ def test_what_nobody_waits_for_is_ended() -> None:
 
 
 def test_a_failing_job_says_why() -> None:
-
     async def play() -> None:
         processes = Processes(most=1)
         assert (await processes.result(refusing, "no such file")) == {"error": "no such file"}
@@ -84,6 +88,18 @@ def test_a_failing_job_says_why() -> None:
         processes.close()
 
     asyncio.run(play())
+
+
+def test_a_defect_is_shown_on_the_terminal() -> None:
+    """In a process of its own: the server that forks jobs keeps the stderr of whoever started it first."""
+    script = (
+        "import asyncio\n"
+        "from gdpfed.serve.processes import Processes\n"
+        "from tests.serve.test_processes import failing\n"
+        "asyncio.run(Processes(most=1).result(failing, 'by nothing'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "ZeroDivisionError: by nothing" in done.stderr
 
 
 def test_nobody_waits_behind_a_long_job() -> None:
