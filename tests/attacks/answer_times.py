@@ -462,7 +462,7 @@ def deployed(folder: Path, *, rounds: int, nodes: int, answer_seconds: float, is
     with client.open("a") as bundle:
         bundle.write(_NOTING.format(folder=str(coins)) + ("" if is_hidden else _WHEN_READY))
     with client.with_name("task.py").open("a") as bundle:
-        bundle.write(_LONG_TRAINING.format(seconds=0.4 * answer_seconds))
+        bundle.write(_LONG_TRAINING.format(seconds=0.2 * answer_seconds))
     with WatchedFlower(folder) as deployment:
         up.run(federation, deployment, lambda _: None)
     return folder

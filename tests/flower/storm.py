@@ -217,7 +217,7 @@ class Storm:
         self, say: Callable[[str], None], outcomes: list[Outcome], *, is_calm_at_the_end: bool = True
     ) -> list[Outcome]:
         """Runs through all faults and one round without; ``outcomes`` gets what happened in each, as it happens."""
-        with LocalFlower(self.folder) as deployment:
+        with LocalFlower(self.folder, keeps_state=True) as deployment:
             deployment.environment["GDPFED_FLOWER_TEST_MODE"] = "1"
             deployment.environment["GDPFED_FLOWER_STOP_AT"] = str(self.stops)
             start(self.federation, deployment)

@@ -305,7 +305,7 @@ def test_assumed_that_a_superexec_sleeps_by_the_module_time() -> None:
 
 
 def test_a_loop_looks_again_soon_after_work() -> None:
-    clock = warm._Clock()
+    clock = warm._Clock(os.eventfd(0, os.EFD_NONBLOCK), is_woken=False)
     began = time.monotonic()
     clock.sleep(0.5)
     clock.sleep(3)
@@ -315,3 +315,38 @@ def test_a_loop_looks_again_soon_after_work() -> None:
     clock.sleep(0.7)
     assert time.monotonic() - began >= 0.7
     assert clock.monotonic() > began
+
+
+def test_a_supernode_that_waits_wakes_its_superexec_once() -> None:
+    wake = os.eventfd(0, os.EFD_NONBLOCK)
+    supernode, superexec = warm._Clock(wake, is_woken=False), warm._Clock(wake, is_woken=True)
+    superexec._worked -= 100
+    time.sleep(0.05)
+    supernode.sleep(0.5)
+    began = time.monotonic()
+    superexec.sleep(5)
+    assert time.monotonic() - began < 1
+    for _ in range(3):
+        supernode.sleep(0.5)
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(wake)
+
+
+def test_a_content_that_is_not_there_is_asked_for_again_soon() -> None:
+    """In processes of the warm one, and of our ServerApp."""
+    looks = []
+
+    def pull(_: str) -> bytes:
+        looks.append(time.monotonic())
+        if len(looks) < 3:
+            raise inflatable.ObjectUnavailableError("not yet")
+        return b"here"
+
+    inflatable: Any = importlib.import_module(leaning.PULLS)
+    before = dict(inflatable.pull_objects.__kwdefaults__)
+    try:
+        leaning.ask_again_soon()
+        assert inflatable.pull_objects(["one"], pull) == {"one": b"here"}
+    finally:
+        inflatable.pull_objects.__kwdefaults__.update(before)
+    assert looks[-1] - looks[0] < 0.5

@@ -33,6 +33,7 @@ from gdpfed.flower.node.answers import Node
 from gdpfed.flower.node.node_home import NodeHome
 from gdpfed.flower.node.warm import tell_imports
 from gdpfed.flower.shared.carrier import ClientApp, Context, Grid, Message, ServerApp, message_type, packet_in, reply
+from gdpfed.flower.shared.leaning import ask_again_soon
 from gdpfed.flower.shared.test_mode import stop_here
 from gdpfed.flower.shared.vectors import sizes_of, to_vector, with_vector
 from gdpfed.flower.shared.wire import STAGES
@@ -125,6 +126,7 @@ def server_app(*, model: Any, evaluate: Callable[[Any, Context], Mapping[str, fl
         home = context.run_config.get(_HOME)
         if home is None:
             raise InputError(f"expected {_HOME} in the run's configuration, got none: name the server's home")
+        ask_again_soon()
         built = _built(model, context)
         judge = None if evaluate is None else lambda vector: evaluate(with_vector(built, vector), context)
         serve(ServerHome(str(home)), built, grid, evaluate=judge)

@@ -47,7 +47,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gdpfed.errors import InputError
-from gdpfed.flower.shared.leaning import CLIENTAPP, LOOPS, PROGRAMS, SUPEREXEC, SUPERNODE, check_programs
+from gdpfed.flower.shared.leaning import (
+    CLIENTAPP,
+    LOOPS,
+    PROGRAMS,
+    SUPEREXEC,
+    SUPERNODE,
+    ask_again_soon,
+    check_programs,
+)
 
 __all__ = [
     "CLIENTAPP", "LOOPS", "PROGRAMS", "SUPEREXEC", "SUPERNODE", "Program", "loaded_programs", "main", "serve",
@@ -57,10 +65,12 @@ __all__ = [
 Program = Callable[[], object]
 
 # What a node's answers need; scipy comes with the accountant.
-_OWN = ("gdpfed.flower.apps", "gdpfed.privacy.pld")
+_OWN = ("gdpfed.flower.apps", "gdpfed.privacy.pld", "cryptography.hazmat.backends.openssl.backend")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _GRACE_SECONDS = 8.0
-_SHORTEST_SECONDS = 0.4
+_SHORTEST_SECONDS, _SHORTEST_WAIT, _NEXT_TO_NOTHING = 0.2, 0.03, 0.02
+# What a SuperNode sleeps between two looks for its ClientApp's answer.
+_WAITS_FOR_ANSWER = 0.5
 _LARGEST_NOTE = 1 << 20
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 # In a child for a message: how it reaches the warm process, and what was imported when it was forked.
@@ -101,6 +111,7 @@ def loaded_programs() -> dict[str, Program]:
     loaded: dict[str, Program] = {name: scripts[name].load() for name in PROGRAMS}
     for module in _OWN:
         importlib.import_module(module)
+    ask_again_soon()
     if not _is_forkable():
         raise InputError("expected that imports start no thread, found one: a fork would not be safe")
     return loaded
@@ -129,6 +140,8 @@ class _WarmProcess:
         self._children: dict[int, str] = {}
         self._tried: set[str] = set()
         self._hears, self._asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # By which a SuperNode says to its SuperExec that there is work.
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signals, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
@@ -149,7 +162,9 @@ class _WarmProcess:
         return body
 
     def _start(self, name: str, arguments: int) -> Program | None:
-        body = self._forked(name, functools.partial(_run, name, self._programs[name], arguments, self._asks))
+        body = self._forked(
+            name, functools.partial(_run, name, self._programs[name], arguments, self._asks, self._wake)
+        )
         if body is None:
             os.close(arguments)
         return body
@@ -223,17 +238,18 @@ def _pipe_with(arguments: Sequence[str]) -> int:
     return read
 
 
-def _run(name: str, program: Program, arguments: int, asks: socket.socket) -> NoReturn:
+def _run(name: str, program: Program, arguments: int, asks: socket.socket, wake: int) -> NoReturn:
     """One of Flower's programs, in a child."""
     global _asks, _known
     with os.fdopen(arguments) as pipe:
         sys.argv = [name, *json.load(pipe)]
     if name in LOOPS:
-        clock = _Clock()
+        clock = _Clock(wake, is_woken=name == SUPEREXEC)
         subprocess.Popen = _forking(asks, clock)  # type: ignore[misc]
         with contextlib.suppress(ImportError):
             importlib.import_module(LOOPS[name]).time = clock  # type: ignore[attr-defined]
     else:
+        os.close(wake)
         _asks, _known = asks, frozenset(sys.modules)
     code = 0
     try:
@@ -266,12 +282,17 @@ def _forking(asks: socket.socket, clock: "_Clock") -> type[Any]:
 class _Clock:
     """The module ``time`` for Flower's loops: after work they look for more at once, and then ever less often.
 
-    A SuperNode looks every three seconds, and every half second for its ClientApp's answer; in a round of five
-    exchanges most of the time would pass with that. After t seconds without work this one sleeps for t / 3.
+    A SuperNode looks every three seconds for a message, and every half second for its ClientApp's answer; a SuperExec
+    every second for work. In a round of five exchanges most of the time would pass with that. Here the SuperNode wakes
+    the SuperExec when it begins to wait for an answer. It looks for the answer, which is in its own memory, every tenth
+    of the time that it has waited, and for the next message every third of the time since the last. None of this
+    depends on what the ClientApp does before its answer is there.
     """
 
-    def __init__(self) -> None:
-        self._worked = time.monotonic()
+    def __init__(self, wake: int, *, is_woken: bool) -> None:
+        self._wake, self._is_woken = wake, is_woken
+        self._worked = self._slept = time.monotonic()
+        self._waits_since = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -282,9 +303,21 @@ class _Clock:
 
     def sleep(self, seconds: float) -> None:
         """So long at most."""
-        if seconds == 0.5:
+        now = time.monotonic()
+        if self._is_woken:
+            if select.select([self._wake], [], [], min(seconds, max(_SHORTEST_SECONDS, (now - self._worked) / 3)))[0]:
+                os.eventfd_read(self._wake)
+                self.work()
+        elif seconds == _WAITS_FOR_ANSWER:
+            # Between two looks in one wait there is next to nothing to do.
+            if now - self._slept > _NEXT_TO_NOTHING:
+                self._waits_since = now
+                os.eventfd_write(self._wake, 1)
+            time.sleep(min(seconds, max(_SHORTEST_WAIT, (now - self._waits_since) / 10)))
             self.work()
-        time.sleep(min(seconds, max(_SHORTEST_SECONDS, (time.monotonic() - self._worked) / 3)))
+        else:
+            time.sleep(min(seconds, max(_SHORTEST_SECONDS, (now - self._worked) / 3)))
+        self._slept = time.monotonic()
 
 
 def tell_imports() -> None:
@@ -292,8 +325,8 @@ def tell_imports() -> None:
     if _asks is None:
         return
     installed = str(Path(sysconfig.get_path("purelib")))
-    files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
-    new = [name for name, file in files.items() if name not in _known and file.startswith(installed)]
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in sys.modules.keys() - _known}
+    new = sorted(name for name, file in files.items() if file.startswith(installed))
     # Where it cannot be told, the next child imports again: that takes longer, and no more.
     if new:
         with contextlib.suppress(OSError):

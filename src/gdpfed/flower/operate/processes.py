@@ -139,11 +139,15 @@ def _last_lines(text: str, count: int) -> str:
 
 
 class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
-    """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again."""
+    """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again.
 
-    def __init__(self, folder: Path, *, is_warm: bool = True) -> None:
+    ``keeps_state``: the SuperLink writes its own to the disk, and can be started again. Flower's default is memory,
+    where a message takes half of the time: threads of one process wait for the locks of SQLite.
+    """
+
+    def __init__(self, folder: Path, *, is_warm: bool = True, keeps_state: bool = False) -> None:
         need_flower()
-        self.is_warm = is_warm
+        self.is_warm, self.keeps_state = is_warm, keeps_state
         self.folder = folder.absolute()
         self.logs = self.folder / "logs"
         self.certificates = self.folder / "certificates"
@@ -163,13 +167,14 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
         self.stop()
 
     def start_superlink(self) -> None:
-        """Starts the SuperLink (again, with the same database), and waits until it answers."""
+        """Starts the SuperLink (again, if it keeps its state), and waits until it answers."""
         folder = self.certificates
+        state = str(self.folder / "superlink.db") if self.keeps_state else ":flwr-in-memory:"
         command = [
             SUPERLINK, "--host", LOOPBACK, "--port", str(self.port),
             "--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt"),
             "--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth",
-            "--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation",
+            "--database", state, "--disable-runtime-dependency-installation",
         ]  # fmt: skip
         connection = {"address": self.address, "root-certificates": str(folder / "ca.crt")}
         connections = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}

@@ -56,7 +56,7 @@ class DeploymentSettings:
     )
     agree_seconds: float = setting(120.0, "Wait so long for agreement on who is left.")
     reveal_seconds: float = setting(120.0, "Wait so long for what removes the masks.")
-    poll_seconds: float = setting(0.2, "Seconds between two looks for answers.")
+    poll_seconds: float = setting(0.1, "Seconds between two looks for answers.")
     max_attempts: int = setting(5, "A sum that fails is tried again so often.", allowed="At least 1.")
     evaluate_every: int = setting(1, "Rounds between evaluations on public data.", allowed="At least 1.")
     test_seed: int | None = setting(

@@ -22,8 +22,8 @@ from gdpfed.errors import InputError
 
 __all__ = [
     "ASSUMPTIONS", "CLIENTAPP", "CONTROL_PATH", "FLEET_PREFIX", "KNOWN", "LOOPS", "NODE_UNAVAILABLE", "ONLINE_WORDS",
-    "POLL_VARIABLE", "PROGRAMS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "Assumption", "broken_assumptions",
-    "check_programs",
+    "POLL_VARIABLE", "PROGRAMS", "PULLS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "Assumption",
+    "ask_again_soon", "broken_assumptions", "check_programs",
 ]  # fmt: skip
 
 # The minor version that all of this was read in.
@@ -42,6 +42,13 @@ ONLINE_WORDS = "SuperNode ID:"
 NODE_UNAVAILABLE = 5
 # Seconds between two looks of a SuperExec.
 POLL_VARIABLE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+# A message is known before its content is there. Who is too early sleeps for a second, then two, and so on.
+PULLS, PULLING, EARLY = (
+    "flwr.supercore.inflatable.inflatable_utils",
+    ("pull_objects", "pull_and_inflate_object_from_tree"),
+    "initial_backoff",
+)  # fmt: skip
+_SOON = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +93,18 @@ def _sleeps_by_time(module: str) -> bool:
     return getattr(_module(module), "time", None) is _module("time")
 
 
+def _defaults() -> list[dict[str, Any]]:
+    found = [getattr(_module(PULLS), name, None) for name in PULLING]
+    return [getattr(one, "__kwdefaults__", None) or {} for one in found]
+
+
+def ask_again_soon() -> None:
+    """In this process: who asks for a content that is not there yet asks again after 0.05 s, not after a second."""
+    for defaults in _defaults():
+        if EARLY in defaults:
+            defaults[EARLY] = _SOON
+
+
 ASSUMPTIONS = (
     Assumption(
         text=f"the version of flwr is {KNOWN}x",
@@ -121,6 +140,11 @@ ASSUMPTIONS = (
         text=f"a SuperExec takes its interval from {POLL_VARIABLE}",
         needed_by="operate/processes.py",
         holds=lambda: POLL_VARIABLE in _source(LOOPS[SUPEREXEC]),
+    ),
+    Assumption(
+        text=f"who pulls a content too early waits for {EARLY}, a keyword of {', '.join(PULLING)} in {PULLS}",
+        needed_by="node/warm.py",
+        holds=lambda: all(EARLY in defaults for defaults in _defaults()),
     ),
     Assumption(
         text=f"all that nodes ask for is one word below {FLEET_PREFIX}/",
