@@ -2,8 +2,8 @@
 
 python benchmarks/deployment.py [--rounds 3] [--params 100000,1000000] [--fresh]
 
-For each number of parameters one SuperLink and six SuperNodes are started on this machine, with Flower's own executor
-and with ours (warm: forks of one process), and the three contestants run on them one after the other. Nobody trains:
+For each number of parameters one SuperLink and six SuperNodes are started on this machine, with ours (warm: forks of
+one process) and with Flower's own executor, and the three contestants run on them one after the other. Nobody trains:
 what is measured is the way of a vector to a sum. Results go to benchmarks/results/deployment.json; what is there
 already is kept, unless --fresh.
 
@@ -36,6 +36,12 @@ RESULTS = HERE / "results" / "deployment.json"
 NODES = 6
 # Exchanges of one round, and messages before the first.
 CONTESTANTS = {"fedavg": 1, "secagg": 4, "ours": 5}
+# The SuperLink keeps its state in memory, as Flower's does by default, or on the disk.
+EXECUTORS = {
+    "warm": {"is_warm": True},
+    "warm, state on disk": {"is_warm": True, "keeps_state": True},
+    "Flower's": {"is_warm": False},
+}
 _PROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -74,7 +80,7 @@ def main() -> None:
     for num_params in (int(word) for word in asked.params.split(",")):
         if any(row["num_params"] == num_params for row in record["rows"]):
             continue
-        rows = [row for is_warm in (True, False) for row in measured(num_params, asked.rounds, is_warm=is_warm)]
+        rows = [row for executor in EXECUTORS for row in measured(num_params, asked.rounds, executor)]
         record |= {"cores": os.cpu_count(), "nodes": NODES, "rounds": asked.rounds, "versions": _versions()}
         record["rows"] += rows
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")
@@ -86,17 +92,17 @@ def _versions() -> str:
     return f"flwr {flwr.__version__}, Python {sys.version.split()[0]}"
 
 
-def measured(num_params: int, rounds: int, *, is_warm: bool) -> list[dict[str, Any]]:
+def measured(num_params: int, rounds: int, executor: str) -> list[dict[str, Any]]:
     """All contestants on the same nodes."""
     folder = Path(tempfile.mkdtemp(prefix="gdpfed-bench-"))
     federation = prepare(
         folder, UpSettings(nodes=NODES, rounds=rounds, method="gdpfed", participation=1.0, against="models")
     )
     rows = []
-    with LocalFlower(folder, is_warm=is_warm) as deployment:
+    with LocalFlower(folder, **EXECUTORS[executor]) as deployment:
         start(federation, deployment)
         for name in CONTESTANTS:
-            rows.append({"is_warm": is_warm, **_run(name, num_params, rounds, federation, deployment)})
+            rows.append({"executor": executor, **_run(name, num_params, rounds, federation, deployment)})
             print(json.dumps(rows[-1]), flush=True)
     shutil.rmtree(folder)
     return rows

@@ -3,7 +3,8 @@
 Trains the demonstration, 6,000 clients, once. Blocks of rounds are watched and not watched in turn: a server in a
 process of its own is asked every two seconds, as the page of runs asks it, for the list and for the curves. Prints the
 time of a trained client while watched over that while not, block by block and on average, and the processor time that
-the server took of the run's. Needs the extras torch and serve.
+the server took of the run's. Before that: how long the planner's page takes to answer where the calibrations are in the
+cache on the disk, but no answer is remembered. Needs the extras torch and serve.
 """
 
 import argparse
@@ -44,6 +45,15 @@ def _parent(process: int) -> int:
         return -1
 
 
+# What a page may ask: a preset, budgets as text, every method's rates, the promise against the server.
+PLANS = (
+    {"source": "fmnist", "method": "pooled"},
+    {"source": "cifar10", "method": "gdpfed+"},
+    {"source": "500@0.8,300@2,200@5", "method": "gdpfed", "rounds": "100", "participation": "0.05"},
+    {"source": "fmnist", "method": "pooled", "against": "server"},
+)
+
+
 class Watcher:
     """`gdpfed serve`, asked as a page asks it while ``watches`` is set."""
 
@@ -68,6 +78,22 @@ class Watcher:
             except ValueError:
                 continue
         raise SystemExit("gdpfed serve did not start")
+
+    def planned(self) -> list[float]:
+        """Seconds until each of PLANS is there."""
+        seconds = []
+        for query in PLANS:
+            began = time.perf_counter()
+            last = json.loads(self._client.get("/api/plan", params=query).text.splitlines()[-1])
+            if "plan" not in last:
+                raise SystemExit(f"expected a plan, got {last}")
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def end(self) -> None:
+        """Ends the server."""
+        self.process.terminate()
+        self.process.wait()
 
     def ask(self) -> None:
         """What the page of runs asks, once."""
@@ -96,6 +122,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run, simulation = prepared_run(task, seed=1, folder=folder / "run", num_workers=asked.workers)
+        for _ in range(2):
+            planning = Watcher(folder, "run")
+            answers = planning.planned()
+            planning.end()
         watcher = Watcher(folder, "run")
         rounds: list[tuple[bool, float, int, float]] = []
         before = time.perf_counter(), processor_seconds(watcher.process.pid)
@@ -112,8 +142,7 @@ def main() -> None:
         started = processor_seconds(os.getpid()) - processor_seconds(watcher.process.pid)
         run_simulation(run, simulation, watch=told)
         trained = processor_seconds(os.getpid()) - processor_seconds(watcher.process.pid) - started
-        watcher.process.terminate()
-        watcher.process.wait()
+        watcher.end()
     # Pairs of blocks, not watched and then watched; the first warms up.
     blocks = [rounds[at : at + asked.block] for at in range(0, len(rounds), asked.block)]
     each = [sum(one[1] for one in block) / max(1, sum(one[2] for one in block)) for block in blocks]
@@ -122,6 +151,7 @@ def main() -> None:
     served = sum(one[3] for one in rounds if one[0])
     of_run = trained * sum(one[2] for one in rounds if one[0]) / sum(one[2] for one in rounds)
     result = {
+        "seconds_of_planner": [round(seconds, 3) for seconds in answers],
         "clients": len(task.budgets),
         "rounds": asked.rounds,
         "questions": watcher.questions,

@@ -123,7 +123,6 @@ def faults_text() -> str:
     )
 
 
-_EXECUTORS = {True: "warm", False: "Flower's"}
 _NAMES = {"fedavg": "Flower FedAvg (no privacy)", "secagg": "Flower SecAgg+ (no noise)", "ours": "gdpfed"}
 
 
@@ -137,7 +136,7 @@ def deployment_table() -> str:
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
-            _EXECUTORS[row["is_warm"]],
+            row["executor"],
             str(row["exchanges"]),
             f"{row['seconds']:.1f}",
             f"{row['seconds'] / row['exchanges']:.1f}",
@@ -173,7 +172,7 @@ def seconds_table() -> str:
         (
             f"{row['num_params']:,}",
             _NAMES[row["name"]],
-            _EXECUTORS[row["is_warm"]],
+            row["executor"],
             *(f"{row[part]:.2f}" for part in ("import_seconds", "answer_seconds", "server_seconds", "start_seconds")),
             f"{_elsewhere(row):.2f}",
             f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
@@ -218,7 +217,7 @@ def asks_table() -> str:
         )
         for row in real["rows"]
         for asks in (10, 50)
-        if row["name"] == "ours" and row["is_warm"]
+        if row["name"] == "ours" and row["executor"].startswith("warm")
     ]
     head = ("nodes", "parameters", "asked", "roster", "client: CPU", "sends", "receives", "passes, without waiting")
     return markdown_table(head, rows)
