@@ -22,5 +22,6 @@ def test_every_client_is_in_a_bar(values: list[float]) -> None:
 
 @pytest.mark.parametrize("shares", [[], [0.0], [1.0], [0.2, 1.3, -0.1]])
 def test_what_is_left_is_drawn(shares: list[float]) -> None:
-    drawn = left_chart(np.array(shares))
-    assert drawn.count("<title>") == len({min(1.0, max(0.0, share)) for share in shares})
+    for wide in (True, False):
+        drawn = left_chart(np.array(shares), wide=wide)
+        assert drawn.count("<title>") == len({min(1.0, max(0.0, share)) for share in shares})

@@ -132,10 +132,10 @@ def frontier_chart(found: Frontier, *, wide: bool) -> str:
     return draw.svg(body, width=width, height=height, title="Trainings against asks of one client", wide=wide)
 
 
-def left_chart(shares: NDArray[np.float64], *, bins: int = 20) -> str:
+def left_chart(shares: NDArray[np.float64], *, wide: bool) -> str:
     """How many clients have which part of their budget left, from nothing to all of it."""
-    width, height = 1040.0, 260.0
-    counts, edges = np.histogram(np.clip(shares, 0.0, 1.0), bins=bins, range=(0.0, 1.0))
+    width, height = (1040.0 if wide else 342.0), 260.0
+    counts, edges = np.histogram(np.clip(shares, 0.0, 1.0), bins=20 if wide else 10, range=(0.0, 1.0))
     frame = Frame(
         x=Scale(low=0, high=100, start=56, end=width - 14),
         y=Scale(low=0, high=max(1, int(counts.max())) * 1.12, start=height - 44, end=10),
@@ -155,4 +155,4 @@ def left_chart(shares: NDArray[np.float64], *, bins: int = 20) -> str:
     body += draw.group("release", bars)
     body += draw.text(frame.x.end, height - 4, "part of the budget that is left (%)", anchor="end")
     body += draw.text(2, 10, "clients", kind="tick")
-    return draw.svg(body, width=width, height=height, title="How much of their budgets clients have left")
+    return draw.svg(body, width=width, height=height, title="How much of their budgets clients have left", wide=wide)
