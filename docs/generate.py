@@ -207,7 +207,7 @@ def asks_table() -> str:
     ]
     rows += [
         (
-            f"{real['nodes']}, real and warm",
+            f"{real['nodes']}, real and {row['executor']}",
             f"{row['num_params']:,}",
             str(asks),
             str(real["nodes"]),

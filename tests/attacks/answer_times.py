@@ -60,7 +60,10 @@ FloatArray = NDArray[np.float64]
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "answer_times.json"
 _NAMES = ("time of the input", "length", "next answer", "second next", "third next")
-_STATED = ("stated moment", "stated seconds", "next stated", "second next stated", "third next stated")
+_STATED = (
+    *("stated moment", "stated seconds", "next stated", "second next stated", "third next stated"),
+    *("since it was taken", "since it was made"),
+)
 _KEY = b"loopback"
 _STAGES = ("input", "agree", "reveal", "keys")
 
@@ -367,6 +370,7 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 
 seen = open(sys.argv.pop(1), "a", buffering=1)
 pull, push, push_object = fleet_handlers.pull_messages, fleet_handlers.push_messages, fleet_handlers.push_object
+confirm = fleet_handlers.confirm_message_received
 
 def note(*facts):
     seen.write(json.dumps([*facts, time.time()]) + "\\n")
@@ -387,7 +391,12 @@ def pushed_object(*, request, **others):
     note("object", request.node.node_id, request.ByteSize())
     return push_object(request=request, **others)
 
+def confirmed(*, request, **others):
+    note("confirm", request.node.node_id, request.message_object_id)
+    return confirm(request=request, **others)
+
 fleet_handlers.pull_messages, fleet_handlers.push_messages = pulled, pushed
+fleet_handlers.confirm_message_received = confirmed
 fleet_handlers.push_object = pushed_object
 flower_superlink()
 """
@@ -454,7 +463,7 @@ def deployed(folder: Path, *, rounds: int, nodes: int, answer_seconds: float, is
         folder,
         # One group: a coin that differs between nodes would be guessed from who they are.
         up.UpSettings(nodes=nodes, rounds=rounds, method="gdpfed", epsilons=(8.0,)),
-        deployment=DeploymentSettings(answer_seconds=answer_seconds, input_seconds=240.0, poll_seconds=1.0, **seconds),
+        deployment=DeploymentSettings(answer_seconds=answer_seconds, input_seconds=240.0, **seconds),
     )
     coins = folder / "coins"
     coins.mkdir()
@@ -489,6 +498,7 @@ def flower_verdict(folders: Iterable[Path]) -> Verdict:
                 [
                     *(answer["seconds"], answer["length"] - usual, *(one["seconds"] for one in following)),
                     *(answer["made"], answer["stated"], *(one["stated"] for one in following)),
+                    *(answer["confirmed"], answer["seconds"] - answer["made"]),
                 ]
             )
             labels.append(coins[answer["message"]] == "1")
@@ -502,16 +512,20 @@ def flower_verdict(folders: Iterable[Path]) -> Verdict:
 def _answers(lines: Iterable[str]) -> dict[int, list[dict[str, Any]]]:
     """Every node's answers in order: stage, seconds since it took the message, bytes, and what the node states."""
     taken: dict[str, tuple[str, float]] = {}
+    confirmed: dict[str, float] = {}
     found: dict[int, list[dict[str, Any]]] = {}
     for kind, node, *facts in map(json.loads, lines):
         if kind == "pull":
             taken[facts[0]] = (facts[1].partition(".")[2], facts[2])
+        elif kind == "confirm":
+            confirmed[facts[0]] = facts[1]
         elif kind == "object":
             found[node][-1]["length"] += facts[0]
         elif facts[0] in taken:
             message, made, stated, size, came = facts
             stage, since = taken[message]
             answer = {"stage": stage, "message": message, "seconds": came - since, "made": made - since}
+            answer["confirmed"] = came - confirmed.get(message, since)
             found.setdefault(node, []).append(answer | {"stated": stated, "length": size})
     return found
 

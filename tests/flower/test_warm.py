@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gdpfed.errors import InputError
@@ -317,12 +318,17 @@ def test_a_loop_looks_again_soon_after_work() -> None:
     assert clock.monotonic() > began
 
 
-def test_a_supernode_that_waits_wakes_its_superexec_once() -> None:
+def test_a_supernode_with_a_message_wakes_its_superexec_once() -> None:
     wake = os.eventfd(0, os.EFD_NONBLOCK)
     supernode, superexec = warm._Clock(wake, is_woken=False), warm._Clock(wake, is_woken=True)
     superexec._worked -= 100
-    time.sleep(0.05)
-    supernode.sleep(0.5)
+    messages = [None, 7]
+    loop = type("Loop", (), {warm.TAKING: staticmethod(lambda: messages.pop(0)), "time": time})
+    warm._hurry(loop, supernode)
+    assert getattr(loop, warm.TAKING)() is None
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(wake)
+    assert getattr(loop, warm.TAKING)() == 7
     began = time.monotonic()
     superexec.sleep(5)
     assert time.monotonic() - began < 1
@@ -330,6 +336,21 @@ def test_a_supernode_that_waits_wakes_its_superexec_once() -> None:
         supernode.sleep(0.5)
     with pytest.raises(BlockingIOError):
         os.eventfd_read(wake)
+
+
+def test_looks_are_at_fixed_moments() -> None:
+    """However late one look is, as it may be while a ClientApp trains, the next is at a moment of the same list."""
+    moments, now = [0.0], 0.0
+    while now < 60:
+        now = warm.next_look(now)
+        moments.append(now)
+    steps = np.diff(moments)
+    assert steps.min() > 0.0299
+    assert steps.max() < 0.5001
+    assert np.all(steps < np.maximum(0.0301, 0.1001 * np.array(moments[:-1])))
+    late = np.random.default_rng(1).uniform(0, 60, size=2000)
+    assert {round(warm.next_look(waited), 9) for waited in late.tolist()} <= {round(one, 9) for one in moments}
+    assert all(warm.next_look(waited) > waited for waited in late.tolist())
 
 
 def test_a_content_that_is_not_there_is_asked_for_again_soon() -> None:

@@ -39,6 +39,13 @@ def test_what_is_no_home_is_refused(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     with pytest.raises(InputError, match="got a node's"):
         DeploymentWatch(federation.node_path(0))
+    # A home that is half there: the other pages are served, and nobody is named by what is wrong.
+    watched = DeploymentWatch(federation.home.path)
+    whole = federation.home.enrolment_path.read_text()
+    federation.home.enrolment_path.write_text(whole.replace('"epsilon": 1.0', '"epsilon": "x"'))
+    with pytest.raises(InputError, match=r"^this home cannot be read: gdpfed flower status \S+ says why$"):
+        watched.answer()
+    federation.home.enrolment_path.write_text(whole)
     federation.home.run_name_path.unlink()
     assert "no plan" in DeploymentWatch(federation.home.path).answer()["html"]
 

@@ -8,13 +8,15 @@ Guarantees (tests of the same name):
   a_home_is_read_when_it_changes     and not once for every page that asks.
 """
 
+import contextlib
 import os
 import threading
 import time
 from pathlib import Path
 
-from gdpfed.errors import InputError
-from gdpfed.flower.operate.status import ServerStatus, status_of
+from gdpfed.errors import GdpfedError, InputError
+from gdpfed.flower.operate.status import ServerStatus, home_at, status_of
+from gdpfed.flower.server.server_home import ServerHome
 from gdpfed.serve.pages import rendered
 
 __all__ = ["DeploymentWatch"]
@@ -30,18 +32,27 @@ class DeploymentWatch:
         self._home = home
         self._seen: tuple[object, float, ServerStatus] | None = None
         self._lock = threading.Lock()
-        self.status()
+        if not isinstance(home_at(home), ServerHome):
+            raise InputError(f"expected a server's home, got a node's: gdpfed flower status {home}")
 
     def status(self) -> ServerStatus:
         """As it stands now."""
         with self._lock:
             stamp, now = _stamp(self._home), time.monotonic()
             if self._seen is None or self._seen[0] != stamp or now - self._seen[1] > _LONG_AGO:
-                found = status_of(self._home)
-                if not isinstance(found, ServerStatus):
-                    raise InputError(f"expected a server's home, got a node's: gdpfed flower status {self._home}")
-                self._seen = stamp, now, found
+                self._seen = stamp, now, self._found()
             return self._seen[2]
+
+    def _found(self) -> ServerStatus:
+        try:
+            found = status_of(self._home)
+        except GdpfedError as error:
+            # What is wrong may be a client's name.
+            why = f"this home cannot be read: gdpfed flower status {self._home} says why"
+            raise InputError(why) from error
+        if not isinstance(found, ServerStatus):
+            raise InputError(f"expected a server's home, got a node's: {str(self._home)!r}")
+        return found
 
     def answer(self) -> dict[str, str]:
         """What the page shows, and the same in a sentence for whoever does not see it."""
@@ -53,11 +64,13 @@ class DeploymentWatch:
 
 
 def _stamp(home: Path) -> object:
-    """Other than before if a file of the home, or of its run, has changed."""
+    """Other than before if a file of the home, or of its run, has changed; Flower's own database is not looked at."""
     found = []
     for folder in (home, home / "run"):
-        if folder.is_dir():
-            with os.scandir(folder) as entries:
-                stats = [(entry.path, entry.stat(follow_symlinks=False)) for entry in entries]
-            found += [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
-    return sorted(found)
+        # What is being replaced is there in the next look.
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    stat = entry.stat(follow_symlinks=False)
+                    found.append((entry.path, stat.st_mtime_ns, stat.st_size))
+    return sorted(one for one in found if "superlink.db" not in one[0])

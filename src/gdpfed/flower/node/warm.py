@@ -31,6 +31,7 @@ import functools
 import gc
 import importlib
 import json
+import math
 import os
 import select
 import signal
@@ -53,9 +54,11 @@ from gdpfed.flower.shared.leaning import (
     PROGRAMS,
     SUPEREXEC,
     SUPERNODE,
+    TAKING,
     ask_again_soon,
     check_programs,
 )
+from gdpfed.secure.primitives import KEY_BYTES, AgreementKey
 
 __all__ = [
     "CLIENTAPP", "LOOPS", "PROGRAMS", "SUPEREXEC", "SUPERNODE", "Program", "loaded_programs", "main", "serve",
@@ -65,12 +68,12 @@ __all__ = [
 Program = Callable[[], object]
 
 # What a node's answers need; scipy comes with the accountant.
-_OWN = ("gdpfed.flower.apps", "gdpfed.privacy.pld", "cryptography.hazmat.backends.openssl.backend")
+_OWN = ("gdpfed.flower.apps", "gdpfed.privacy.pld")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _GRACE_SECONDS = 8.0
-_SHORTEST_SECONDS, _SHORTEST_WAIT, _NEXT_TO_NOTHING = 0.2, 0.03, 0.02
-# What a SuperNode sleeps between two looks for its ClientApp's answer.
-_WAITS_FOR_ANSWER = 0.5
+_SHORTEST_SECONDS, _SHORTEST_WAIT = 0.2, 0.03
+# What a SuperNode sleeps between two looks for its ClientApp's answer; here after five seconds.
+_WAITS_FOR_ANSWER, _STEADY = 0.5, 5.0
 _LARGEST_NOTE = 1 << 20
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 # In a child for a message: how it reaches the warm process, and what was imported when it was forked.
@@ -111,7 +114,11 @@ def loaded_programs() -> dict[str, Program]:
     loaded: dict[str, Program] = {name: scripts[name].load() for name in PROGRAMS}
     for module in _OWN:
         importlib.import_module(module)
+    # What the first key imports.
+    AgreementKey(bytes(KEY_BYTES))
     ask_again_soon()
+    if not hasattr(os, "eventfd"):
+        raise InputError("expected a Python with os.eventfd, found none")
     if not _is_forkable():
         raise InputError("expected that imports start no thread, found one: a fork would not be safe")
     return loaded
@@ -247,7 +254,7 @@ def _run(name: str, program: Program, arguments: int, asks: socket.socket, wake:
         clock = _Clock(wake, is_woken=name == SUPEREXEC)
         subprocess.Popen = _forking(asks, clock)  # type: ignore[misc]
         with contextlib.suppress(ImportError):
-            importlib.import_module(LOOPS[name]).time = clock  # type: ignore[attr-defined]
+            _hurry(importlib.import_module(LOOPS[name]), clock)
     else:
         os.close(wake)
         _asks, _known = asks, frozenset(sys.modules)
@@ -260,6 +267,22 @@ def _run(name: str, program: Program, arguments: int, asks: socket.socket, wake:
     sys.stderr.flush()
     # At once, as children of multiprocessing do: to take apart all that was imported costs more than most messages.
     os._exit(code)
+
+
+def _hurry(loop: Any, clock: "_Clock") -> None:
+    """Lets one of Flower's loops sleep by this clock; a SuperNode's clock hears of every message."""
+    loop.time = clock
+    taking = getattr(loop, TAKING, None)
+    if taking is None:
+        return
+
+    def taken(*arguments: Any, **options: Any) -> Any:
+        run = taking(*arguments, **options)
+        if run is not None:
+            clock.took()
+        return run
+
+    setattr(loop, TAKING, taken)
 
 
 def _forking(asks: socket.socket, clock: "_Clock") -> type[Any]:
@@ -284,15 +307,15 @@ class _Clock:
 
     A SuperNode looks every three seconds for a message, and every half second for its ClientApp's answer; a SuperExec
     every second for work. In a round of five exchanges most of the time would pass with that. Here the SuperNode wakes
-    the SuperExec when it begins to wait for an answer. It looks for the answer, which is in its own memory, every tenth
-    of the time that it has waited, and for the next message every third of the time since the last. None of this
-    depends on what the ClientApp does before its answer is there.
+    the SuperExec when it has taken a message, and looks for the answer, which is in its own memory, at fixed moments
+    after that: each a tenth later than the one before. The moments are not counted from look to look: a look that comes
+    late, as it may while the ClientApp trains, moves no other. Messages are looked for every third of the time since
+    the last.
     """
 
     def __init__(self, wake: int, *, is_woken: bool) -> None:
         self._wake, self._is_woken = wake, is_woken
-        self._worked = self._slept = time.monotonic()
-        self._waits_since = 0.0
+        self._worked = self._taken = time.monotonic()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -301,23 +324,35 @@ class _Clock:
         """There was some."""
         self._worked = time.monotonic()
 
+    def took(self) -> None:
+        """The SuperNode has a message: its SuperExec is to know."""
+        self._taken = time.monotonic()
+        os.eventfd_write(self._wake, 1)
+
     def sleep(self, seconds: float) -> None:
         """So long at most."""
         now = time.monotonic()
+        seldom = min(seconds, max(_SHORTEST_SECONDS, (now - self._worked) / 3))
         if self._is_woken:
-            if select.select([self._wake], [], [], min(seconds, max(_SHORTEST_SECONDS, (now - self._worked) / 3)))[0]:
+            if select.select([self._wake], [], [], seldom)[0]:
                 os.eventfd_read(self._wake)
                 self.work()
         elif seconds == _WAITS_FOR_ANSWER:
-            # Between two looks in one wait there is next to nothing to do.
-            if now - self._slept > _NEXT_TO_NOTHING:
-                self._waits_since = now
-                os.eventfd_write(self._wake, 1)
-            time.sleep(min(seconds, max(_SHORTEST_WAIT, (now - self._waits_since) / 10)))
+            time.sleep(next_look(now - self._taken) - (now - self._taken))
             self.work()
         else:
-            time.sleep(min(seconds, max(_SHORTEST_SECONDS, (now - self._worked) / 3)))
-        self._slept = time.monotonic()
+            time.sleep(seldom)
+
+
+def next_look(waited: float) -> float:
+    """Of the fixed moments at which an answer is looked for the first that is still to come."""
+    due = 0.0
+    while due <= waited:
+        due += min(_WAITS_FOR_ANSWER, max(_SHORTEST_WAIT, due / 10))
+        if due >= _STEADY:
+            # A hair's breadth before a moment counts as after it: no look without a sleep.
+            return due + _WAITS_FOR_ANSWER * max(0, math.floor((waited - due) / _WAITS_FOR_ANSWER + 1e-6) + 1)
+    return due
 
 
 def tell_imports() -> None:

@@ -169,6 +169,8 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     def start_superlink(self) -> None:
         """Starts the SuperLink (again, if it keeps its state), and waits until it answers."""
         folder = self.certificates
+        if self.superlink is not None and not self.keeps_state:
+            raise InputError("expected a SuperLink that keeps its state, to be started again: keeps_state")
         state = str(self.folder / "superlink.db") if self.keeps_state else ":flwr-in-memory:"
         command = [
             SUPERLINK, "--host", LOOPBACK, "--port", str(self.port),

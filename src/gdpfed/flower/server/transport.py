@@ -214,7 +214,8 @@ class GridTransport:
                 told, tell = set(waiting.values()), now + TELL_SECONDS
                 self._tell_waiting(stage, map(self._name, told), begun + max(limits[node] for node in told))
             if waiting:
-                time.sleep(self.settings.poll_seconds)
+                # Nobody answers before the moment that all wait for.
+                time.sleep(max(self.settings.poll_seconds, min(1.0, undisturbed - now)))
 
     def _name(self, node: int) -> str:
         """The client's, if it is known who is at this node."""

@@ -22,8 +22,8 @@ from gdpfed.errors import InputError
 
 __all__ = [
     "ASSUMPTIONS", "CLIENTAPP", "CONTROL_PATH", "FLEET_PREFIX", "KNOWN", "LOOPS", "NODE_UNAVAILABLE", "ONLINE_WORDS",
-    "POLL_VARIABLE", "PROGRAMS", "PULLS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "Assumption",
-    "ask_again_soon", "broken_assumptions", "check_programs",
+    "POLL_VARIABLE", "PROGRAMS", "PULLS", "SERVERAPP", "SUPEREXEC", "SUPERLINK", "SUPERNODE", "TAKING",
+    "Assumption", "ask_again_soon", "broken_assumptions", "check_programs",
 ]  # fmt: skip
 
 # The minor version that all of this was read in.
@@ -33,6 +33,8 @@ SUPERNODE, SUPEREXEC, CLIENTAPP = PROGRAMS = ("flower-supernode", "flower-supere
 SUPERLINK, SERVERAPP = "flower-superlink", "flwr-serverapp"
 # Where the two that run on sleep between two looks for work.
 LOOPS = {SUPERNODE: "flwr.supernode.start_client_internal", SUPEREXEC: "flwr.supercore.superexec.run_superexec"}
+# Of a SuperNode's loop: takes a message, and returns its run, or None if there is none.
+TAKING = "_pull_and_store_message"
 # One port serves three APIs; nodes sign every request to the first, and the second asks for nothing.
 FLEET_PREFIX = "/v1/fleet"
 CONTROL_PATH = "/v1/control/list-runs"
@@ -125,6 +127,11 @@ ASSUMPTIONS = (
         text=f"a SuperNode sleeps by the module time, in {LOOPS[SUPERNODE]}",
         needed_by="node/warm.py",
         holds=lambda: _sleeps_by_time(LOOPS[SUPERNODE]),
+    ),
+    Assumption(
+        text=f"a SuperNode takes a message by {TAKING}, in {LOOPS[SUPERNODE]}",
+        needed_by="node/warm.py",
+        holds=lambda: f"run_id = {TAKING}(" in _source(LOOPS[SUPERNODE]),
     ),
     Assumption(
         text=f"a SuperExec sleeps by the module time, in {LOOPS[SUPEREXEC]}",
