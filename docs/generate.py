@@ -142,22 +142,14 @@ def deployment_table() -> str:
             f"{row['seconds'] / row['exchanges']:.1f}",
             f"{row['up_bytes'] / 1e6:.2f}",
             f"{row['down_bytes'] / 1e6:.2f}",
-            _per_cent(row["own_share"]),
-            _per_cent(row["own_share_slowest"]),
         )
         for row in listed
     ]
-    head = (
-        *("parameters", "", "executor", "exchanges", "s a round", "exchange s", "MB up", "MB down", "own share"),
-        "slowest node",
-    )
+    head = ("parameters", "", "executor", "exchanges", "s a round", "exchange s", "MB up", "MB down")
     loads = [row["load"] for row in listed]
     return (
         f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
-        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client. A round lasts from its first "
-        "message to the first of the next, or to the end of the run. **Own share**: what the app itself takes of it, "
-        "imports and answers of the mean node, and the server's work between its calls to Flower. *Slowest node*: the "
-        "same with the slowest node of each exchange.\n\n"
+        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client.\n\n"
         + markdown_table(head, costs)
         + "\n[Where the seconds of a round go](../reproduce/tables/deployment.md).\n"
     )
@@ -176,17 +168,21 @@ def seconds_table() -> str:
             *(f"{row[part]:.2f}" for part in ("import_seconds", "answer_seconds", "server_seconds", "start_seconds")),
             f"{_elsewhere(row):.2f}",
             f"{row['own_cpu_per_message']:.2f} of {row['cpu_per_message']:.2f}",
+            _per_cent(row["own_share"]),
+            _per_cent(row["own_share_slowest"]),
         )
         for row in sorted(record["rows"], key=lambda row: int(row["num_params"]))
     ]
     head = (
         *("parameters", "", "executor", "imports", "answers", "server", "a process starts", "Flower, rest"),
-        "CPU s, message",
+        *("CPU s, message", "own share", "slowest node"),
     )
     return (
         "# Where the seconds of a deployed round go\n\nFirst the app's own, then Flower's; CPU of a node for a "
-        "message, own of all. What it means: [deployment](../../docs/deployment.md#cost).\n\n"
-        + markdown_table(head, rows)
+        "message, own of all. A round lasts from its first message to the first of the next, or to the end of the run. "
+        "Own share: what the app itself takes of it, imports and answers of the mean node, and the server's work "
+        "between its calls to Flower. Slowest node: the same with the slowest node of each exchange. What it means: "
+        "[deployment](../../docs/deployment.md#cost).\n\n" + markdown_table(head, rows)
     )
 
 
