@@ -50,6 +50,22 @@ def test_what_is_no_home_is_refused(tmp_path: Path) -> None:
     assert "no plan" in DeploymentWatch(federation.home.path).answer()["html"]
 
 
+def test_a_false_plan_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = make_home(tmp_path)
+    path = home / "plan.toml"
+    found = status_of(home)
+    # Less noise than its promise needs, and a run that claims to be of this very plan.
+    lines = [
+        f"noise_multiplier = {float(line.split('=')[1]) / 2}" if line.startswith("noise_multiplier") else line
+        for line in path.read_text().splitlines()
+    ]
+    assert lines != path.read_text().splitlines()
+    path.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(deployments, "status_of", lambda _: found)
+    with pytest.raises(InputError, match="cannot be read"):
+        DeploymentWatch(home).answer()
+
+
 def test_a_home_is_read_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make_home(tmp_path)
     looks = []

@@ -5,6 +5,7 @@ the page counts them and names none. It is read again when a file has changed, o
 
 Guarantees (tests of the same name):
   nobody_is_named                    no client's name is in what is shown.
+  a_false_plan_is_not_shown          its promises are computed again before they are printed.
   a_home_is_read_when_it_changes     and not once for every page that asks.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from gdpfed.errors import GdpfedError, InputError
 from gdpfed.flower.operate.status import ServerStatus, home_at, status_of
 from gdpfed.flower.server.server_home import ServerHome
+from gdpfed.planning.plan_file import load_plan
 from gdpfed.serve.pages import rendered
 
 __all__ = ["DeploymentWatch"]
@@ -31,6 +33,7 @@ class DeploymentWatch:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._seen: tuple[object, float, ServerStatus] | None = None
+        self._verified: int | None = None
         self._lock = threading.Lock()
         if not isinstance(home_at(home), ServerHome):
             raise InputError(f"expected a server's home, got a node's: gdpfed flower status {home}")
@@ -46,6 +49,7 @@ class DeploymentWatch:
     def _found(self) -> ServerStatus:
         try:
             found = status_of(self._home)
+            self._verify_plan()
         except GdpfedError as error:
             # What is wrong may be a client's name.
             why = f"this home cannot be read: gdpfed flower status {self._home} says why"
@@ -53,6 +57,14 @@ class DeploymentWatch:
         if not isinstance(found, ServerStatus):
             raise InputError(f"expected a server's home, got a node's: {str(self._home)!r}")
         return found
+
+    def _verify_plan(self) -> None:
+        """Once for each version of its file: a status takes it at its word, a page that prints its epsilons does not."""
+        path = self._home / "plan.toml"
+        version = path.stat().st_mtime_ns if path.is_file() else None
+        if version is not None and version != self._verified:
+            load_plan(path)
+        self._verified = version
 
     def answer(self) -> dict[str, str]:
         """What the page shows, and the same in a sentence for whoever does not see it."""
@@ -70,7 +82,9 @@ def _stamp(home: Path) -> object:
         # What is being replaced is there in the next look.
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
+                if entry.name.startswith("superlink.db"):
+                    continue
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat(follow_symlinks=False)
                     found.append((entry.path, stat.st_mtime_ns, stat.st_size))
-    return sorted(one for one in found if "superlink.db" not in one[0])
+    return sorted(found)

@@ -21,6 +21,7 @@ Guarantees (tests of the same name):
   children_draw_fresh_numbers      no two children share the state of a generator.
   a_killed_child_is_a_dropout      the SuperNode and the next message's child are not affected.
   nothing_outlives_the_supernode   when the SuperNode ends, or the warm process, by whatever way, nothing is left.
+  looks_are_at_fixed_moments       how busy a ClientApp keeps the machine moves none of them.
   another_flower_runs_as_it_is     with a line in the log that says what was expected.
   nodes_of_one_machine_take_free_ports   unless their options say which.
 """

@@ -142,7 +142,7 @@ class LocalFlower(contextlib.AbstractContextManager["LocalFlower"]):
     """A SuperLink and SuperNodes in ``folder``; a context manager that takes everything down again.
 
     ``keeps_state``: the SuperLink writes its own to the disk, and can be started again. Flower's default is memory,
-    where a message takes half of the time: threads of one process wait for the locks of SQLite.
+    which is faster: on the disk its threads wait for the locks of SQLite.
     """
 
     def __init__(self, folder: Path, *, is_warm: bool = True, keeps_state: bool = False) -> None:
