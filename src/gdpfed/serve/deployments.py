@@ -59,7 +59,7 @@ class DeploymentWatch:
         return found
 
     def _verify_plan(self) -> None:
-        """Once for each version of its file: a status takes it at its word, a page that prints its epsilons does not."""
+        """Once for each version of its file: a status trusts it, a page that prints its epsilons does not."""
         path = self._home / "plan.toml"
         version = path.stat().st_mtime_ns if path.is_file() else None
         if version is not None and version != self._verified:
