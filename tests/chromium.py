@@ -70,7 +70,10 @@ def found_browser(profile: Path) -> webdriver.Chrome:
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    # The page of a new tab asks for some eighty files of the browser's own, now or a moment later.
+    browser.get("about:blank")
+    return browser
 
 
 def show(
@@ -90,8 +93,9 @@ def show(
 
 
 def requests(browser: webdriver.Chrome) -> list[str]:
-    """Every address that was asked for since the last call."""
+    """Every address that was asked for since the last call, but for files of the browser's own."""
     messages: list[dict[str, Any]] = [
         json.loads(entry["message"])["message"] for entry in browser.get_log("performance")
     ]
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [address for address in asked if not address.startswith("chrome:")]

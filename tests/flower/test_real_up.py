@@ -105,8 +105,7 @@ def test_up_takes_everything_down(folder: Path, watched: Watched) -> None:
 
 
 def test_status_of_a_run_that_goes_on(watched: Watched) -> None:
-    if not watched.server:
-        pytest.skip("there is no run: test_up_takes_everything_down failed")
+    assert watched.server, "there is no run: test_up_takes_everything_down failed"
     running = [found for found in watched.server if found.state == "running"]
     assert {found.round_number for found in running} >= {1, 2, 3}
     assert {found.stage for found in running if found.stage} >= {"keys", "input"}
@@ -120,8 +119,7 @@ def test_status_of_a_run_that_goes_on(watched: Watched) -> None:
 
 
 def test_metrics_of_a_run_that_goes_on(watched: Watched) -> None:
-    if not watched.server:
-        pytest.skip("there is no run: test_up_takes_everything_down failed")
+    assert watched.server, "there is no run: test_up_takes_everything_down failed"
     families = {family.name: family for family in text_string_to_metric_families(watched.scraped)}
     states = {one.labels["state"]: one.value for one in families["gdpfed_server_state"].samples}
     assert states["running"] == 1
@@ -133,8 +131,7 @@ def test_metrics_of_a_run_that_goes_on(watched: Watched) -> None:
 
 
 def test_up_reads_like_a_simulation(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    if not (folder / "server" / "run").is_dir():
-        pytest.skip("there is no run: test_up_takes_everything_down failed")
+    assert (folder / "server" / "run").is_dir(), "there is no run: test_up_takes_everything_down failed"
     home = folder / "server"
     shown = json.loads(call(capsys, "show", home / "run", "--json"))
     assert shown["runs"][0]["rounds"] == [1, 2, 3]
