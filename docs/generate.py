@@ -123,7 +123,7 @@ def faults_text() -> str:
     )
 
 
-_NAMES = {"fedavg": "Flower FedAvg (no privacy)", "secagg": "Flower SecAgg+ (no noise)", "ours": "gdpfed"}
+_NAMES = {"fedavg": "Flower FedAvg", "secagg": "Flower SecAgg+", "ours": "gdpfed"}
 
 
 def deployment_table() -> str:
@@ -131,25 +131,27 @@ def deployment_table() -> str:
     record = _measured("deployment.json")
     if record is None:
         return "Not measured yet: `python benchmarks/deployment.py`.\n"
-    listed = sorted(record["rows"], key=lambda row: int(row["num_params"]))
-    costs = [
-        (
-            f"{row['num_params']:,}",
-            _NAMES[row["name"]],
-            row["executor"],
-            str(row["exchanges"]),
-            f"{row['seconds']:.1f}",
-            f"{row['seconds'] / row['exchanges']:.1f}",
-            f"{row['up_bytes'] / 1e6:.2f}",
-            f"{row['down_bytes'] / 1e6:.2f}",
+    rounds = {(row["num_params"], row["executor"]): {} for row in record["rows"]}
+    for row in record["rows"]:
+        rounds[row["num_params"], row["executor"]][row["name"]] = row
+    costs = []
+    for (num_params, executor), found in rounds.items():
+        seconds = {name: found[name]["seconds"] for name in _NAMES}
+        costs.append(
+            (
+                f"{num_params:,}",
+                executor,
+                *(f"{seconds[name]:.1f} s" for name in _NAMES),
+                f"{seconds['ours'] / seconds['fedavg']:.2f}",
+                f"{seconds['ours'] / seconds['secagg']:.2f}",
+                f"{found['ours']['up_bytes'] / 1e6:.2f} + {found['ours']['down_bytes'] / 1e6:.2f}",
+            )
         )
-        for row in listed
-    ]
-    head = ("parameters", "", "executor", "exchanges", "s a round", "exchange s", "MB up", "MB down")
-    loads = [row["load"] for row in listed]
+    head = ("parameters", "executor", *_NAMES.values(), "/ FedAvg", "/ SecAgg+", "MB, up + down")
+    loads = [row["load"] for row in record["rows"]]
     return (
         f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
-        f"{record['versions']}; medians of {record['rounds']} rounds; MB for each client.\n\n"
+        f"{record['versions']}; medians of {record['rounds']} rounds; MB of gdpfed for each client.\n\n"
         + markdown_table(head, costs)
         + "\n[Where the seconds of a round go](../reproduce/tables/deployment.md).\n"
     )
