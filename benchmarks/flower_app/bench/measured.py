@@ -21,7 +21,8 @@ __all__ = ["MeasuredClientApp", "MeasuredGrid", "process_started"]
 def process_started() -> float:
     """When this process was started, in seconds since 1970."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    booted = next(int(row.split()[1]) for row in Path("/proc/stat").read_text().splitlines() if row.startswith("btime"))
+    # Not the btime of /proc/stat: that is a whole number of seconds.
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return booted + ticks / os.sysconf("SC_CLK_TCK")
 
 
