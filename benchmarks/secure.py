@@ -66,7 +66,7 @@ class Idle(SecureClient):
 
     def constant(self, delivery: bytes, vector: bytes) -> bytes:
         """Stage 3 with a vector that is given; its header becomes this client's."""
-        joined, _, masked, _ = self._opened(delivery)
+        joined, _, masked = self._opened(delivery)
         self._state = dataclasses.replace(self._state, masked=masked, secrets=None)
         head = messages.MaskedInput(
             roster=joined.roster.digest,

@@ -215,7 +215,7 @@ def asks_table() -> str:
         )
         for row in real["rows"]
         for asks in (10, 50)
-        if row["name"] == "ours" and row["executor"] == "warm"
+        if row["name"] == "ours" and row["executor"].startswith("warm")
     ]
     head = ("nodes", "parameters", "asked", "roster", "client: CPU", "sends", "receives", "passes, without waiting")
     return markdown_table(head, rows)

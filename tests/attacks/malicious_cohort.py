@@ -127,5 +127,5 @@ def _opened_by(
             plain = unseal(joined.channels[owner], nonce=nonce, sealed=box, bound_to=route)
             point = roster.point_of(holder)
             held.setdefault((owner, messages.OF_MASK), {})[point] = plain[:SHARE_BYTES]
-            held.setdefault((owner, messages.OF_SEED), {})[point] = plain[SHARE_BYTES : 2 * SHARE_BYTES]
+            held.setdefault((owner, messages.OF_SEED), {})[point] = plain[SHARE_BYTES:]
     return held

@@ -30,8 +30,6 @@ from gdpfed.flower.server.server_home import make_server_home
 from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.wire import STAGES, pack, unpack
 from gdpfed.planning.people import assign
-from gdpfed.secure.messages import Advertisement, Roster
-from gdpfed.secure.primitives import sign
 from gdpfed.secure.session import Session
 from gdpfed.training.sampling import asked_clients, public_orders
 from tests.flower.federations import (
@@ -61,7 +59,7 @@ def federation_of(path: Path, **more: Any) -> Federation:
 
 def tampered(stage: str, change: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]) -> Callable[[int, Message], bool]:
     """A server that sends one client something else."""
-    parts = {"announce": 2, "keys": 2, "shares": 3, "input": 3, "agree": 2, "reveal": 2}[stage]
+    parts = {"announce": 2, "keys": 3, "shares": 2, "input": 3, "agree": 2, "reveal": 2}[stage]
 
     def deliver(client: int, message: Message) -> bool:
         if client == VICTIM and stage_of(message) == stage:
@@ -122,39 +120,40 @@ def test_a_different_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_session_for_one_client_is_refused(tmp_path: Path) -> None:
-    """A server that tells one client another model from the start: the roster is not of that session."""
+    """A server that tells one client another model from the start: its keys fit nobody else's roster."""
     federation = federation_of(tmp_path)
 
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        terms, encoded, roster = parts
+        terms, encoded, witness = parts
         session = Session.decoded(encoded)
         changed = Session(**{**vars(session), "model_hash": bytes(32)})
-        return terms, changed.encoded(), roster
+        return terms, changed.encoded(), witness
 
-    federation.serve(federation.grid(deliver=tampered("shares", other)))
-    only_the_victim_complains(federation, "expected a roster of this session, got one of another model")
+    federation.serve(federation.grid(deliver=tampered("keys", other)))
+    assert "expected keys for this session, got keys for another model" in federation.server_log
+    assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
 
 
 def test_a_forged_roster_is_refused(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
 
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        terms, session, roster = parts
-        return terms, session, roster[:-1] + bytes([roster[-1] ^ 1])
+        digest, roster = parts
+        return digest, roster[:-1] + bytes([roster[-1] ^ 1])
 
     federation.serve(federation.grid(deliver=tampered("shares", other)))
     only_the_victim_complains(federation, "expected a roster that the server has signed")
 
 
 def test_terms_that_the_server_did_not_sign_are_refused(tmp_path: Path) -> None:
-    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        terms, *others = parts
-        return terms.replace(b'"dropout_rate":0.2', b'"dropout_rate":0.1'), *others
+    federation = federation_of(tmp_path)
 
-    for stage in ("keys", "shares"):
-        federation = federation_of(tmp_path / stage)
-        federation.serve(federation.grid(deliver=tampered(stage, other)))
-        only_the_victim_complains(federation, "the terms are not signed by the pinned server")
+    def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        terms, session, witness = parts
+        return terms.replace(b'"dropout_rate":0.2', b'"dropout_rate":0.1'), session, witness
+
+    federation.serve(federation.grid(deliver=tampered("keys", other)))
+    only_the_victim_complains(federation, "the terms are not signed by the pinned server")
 
 
 def test_another_enrolment_is_refused(tmp_path: Path) -> None:
@@ -179,36 +178,37 @@ def test_an_owner_may_ask_for_more_colluders(tmp_path: Path) -> None:
 
 
 def test_a_refused_message_ends_no_session(tmp_path: Path) -> None:
-    """The roster comes again in the middle of a round, and a key is asked for: the round goes on."""
+    """Keys are asked for twice in the middle of a round: the second is refused, the round goes on."""
     federation = federation_of(tmp_path)
-    sent: dict[tuple[int, str], bytes] = {}
+    keys: dict[int, bytes] = {}
     again = []
 
     def deliver(client: int, message: Message) -> bool:
-        sent[client, stage_of(message)] = packet_in(message)
+        if stage_of(message) == "keys":
+            keys[client] = packet_in(message)
         if stage_of(message) == "input":
-            again.append(node_of(federation, client).answer("shares", sent[client, "shares"]))
-            assert node_of(federation, client).answer("keys", sent[client, "keys"])
-            again.append(node_of(federation, client).answer("shares", sent[client, "shares"]))
+            node = Node(federation.node(client), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
+            again.append(node.answer("keys", keys[client]))
         return True
 
     federation.serve(federation.grid(deliver=deliver))
     assert set(again) == {b""}
-    assert len(again) >= 16
+    assert len(again) >= 8
     assert set(map(tuple, federation.states().values())) == {("published",)}
 
 
 def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) -> None:
-    """The server gave up and begins again while the node still trains: it is answered when the training has ended."""
+    """The server gave up and asks for keys again while the node still trains: they come when the training has ended."""
     federation = federation_of(tmp_path)
     sent: dict[str, bytes] = {}
     happened: list[str] = []
 
     def again() -> None:
-        (advertised,) = unpack(node_of(federation).answer("keys", sent["keys"]), stage="keys", num_parts=1)
+        terms, encoded, witness = unpack(sent["keys"], stage="keys", num_parts=3)
+        session = Session.decoded(encoded)
+        packet = pack("keys", terms, replace(session, attempt=session.attempt + 1).encoded(), witness)
+        assert node_of(federation).answer("keys", packet)
         happened.append("keys")
-        packet = begun_again(federation, sent["shares"], {VICTIM: advertised})
-        assert node_of(federation).answer("shares", packet)
 
     def slow(model: Any, data: int, context: Context) -> Any:
         if data == VICTIM and not asking:
@@ -233,81 +233,6 @@ def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) 
     assert happened == ["trained", "keys"]
     assert not node_of(federation).answer("agree", sent["agree"])
     assert "no session waits for stage 'agree'" in federation.node_log(VICTIM)
-
-
-def begun_again(federation: Federation, shares: bytes, advertised: dict[int, bytes]) -> bytes:
-    """The server's next attempt at a session, with other keys of some clients."""
-    terms, encoded, content = unpack(shares, stage="shares", num_parts=3)
-    session = replace(Session.decoded(encoded), attempt=Session.decoded(encoded).attempt + 1)
-    roster = Roster.decode(content)
-    entries = tuple(
-        Advertisement.decode(advertised[entry.client]) if entry.client in advertised else entry
-        for entry in roster.entries
-    )
-    changed = replace(roster, session=session, entries=entries)
-    signed = replace(changed, signature=sign(federation.home.identity, changed.signed))
-    return pack("shares", terms, session.encoded(), signed.encode())
-
-
-def test_a_key_is_used_once(tmp_path: Path) -> None:
-    """Rosters with a key that the node has used, that it never made, or that is of other terms are refused."""
-    federation = federation_of(tmp_path)
-    sent: dict[tuple[int, str], bytes] = {}
-
-    def deliver(client: int, message: Message) -> bool:
-        sent[client, stage_of(message)] = packet_in(message)
-        if stage_of(message) == "agree":
-            raise Enough
-        return True
-
-    with pytest.raises(Enough):
-        federation.serve(federation.grid(deliver=deliver))
-    victim = next(client for client, stage in sent if stage == "agree")
-    node = node_of(federation, victim)
-    shares = sent[victim, "shares"]
-    assert node.answer("shares", begun_again(federation, shares, {})) == b""
-    assert "no key is advertised for another session, or it was used already" in federation.node_log(victim)
-    (advertised,) = unpack(node.answer("keys", sent[victim, "keys"]), stage="keys", num_parts=1)
-    assert node.answer("shares", begun_again(federation, shares, {})) == b""
-    assert "expected a roster with the key that this client advertised" in federation.node_log(victim)
-    # Asked again, it is the same one: a server that was started again loses nothing.
-    assert node.answer("keys", sent[victim, "keys"]) == pack("keys", advertised)
-    # Signed for other terms.
-    other = replace(Advertisement.decode(advertised), plan_hash=bytes(32), signature=b"")
-    other = replace(other, signature=sign(federation.node(victim).identity, other.signed))
-    assert node.answer("shares", begun_again(federation, shares, {victim: other.encode()})) == b""
-    packet = begun_again(federation, shares, {victim: advertised})
-    assert node.answer("shares", packet)
-    assert node.answer("shares", packet) == b""
-    assert not (federation.node(victim).sessions / "next.key").exists()
-
-
-def test_a_damaged_key_is_made_anew(tmp_path: Path) -> None:
-    federation = federation_of(tmp_path)
-    packet = keys_for(federation)
-    first = node_of(federation).answer("keys", packet)
-    path = federation.node(VICTIM).sessions / "next.key"
-    for damaged in (b"", b"x" * 10, path.read_bytes()[:-1], bytes(32) + path.read_bytes()[32:]):
-        path.write_bytes(damaged)
-        again = node_of(federation).answer("keys", packet)
-        assert again
-        assert again != first
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_who_may_send_no_more_advertises_no_key(tmp_path: Path) -> None:
-    """With its last answer a node gives the key of its next session, unless there is none: it would be a loss there."""
-    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=3, cap=2)
-    given: dict[int, list[bool]] = {}
-
-    def disturb(client: int, reply: Message) -> list[Message]:
-        if stage_of(reply) == "reveal":
-            given.setdefault(client, []).append(bool(unpack(packet_in(reply), stage="reveal", num_parts=2)[1]))
-        return [reply]
-
-    federation.serve(federation.grid(disturb=disturb))
-    assert {tuple(each) for each in given.values()} <= {(True, False), (True,)}
-    assert (True, False) in {tuple(each) for each in given.values()}
 
 
 def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
@@ -402,8 +327,7 @@ def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
             (run,) = ledger.runs.values()
             assert run.sent <= run.cap == 2
             assert run.event.num_rounds == 3
-        # Of sessions nothing is left; who may send another input has a key for it.
-        assert [path.name for path in federation.node(number).sessions.iterdir()] in ([], ["next.key"])
+        assert not list(federation.node(number).sessions.iterdir())
 
 
 HIDDEN = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.25}
@@ -418,22 +342,22 @@ def test_only_its_turn_is_answered(tmp_path: Path) -> None:
     replayed: list[bytes] = []
 
     def deliver(client: int, message: Message) -> bool:
-        if stage_of(message) == "shares":
-            terms, encoded, content = unpack(packet_in(message), stage="shares", num_parts=3)
+        if stage_of(message) == "keys":
+            terms, encoded, witness = unpack(packet_in(message), stage="keys", num_parts=3)
             session = Session.decoded(encoded)
             asked[client].append(session.round_number)
             if client == VICTIM and not replayed:
                 for number in range(-1, 6):
                     if number != session.round_number:
                         other = replace(session, round_number=number % 2**32)
-                        packet = pack("shares", terms, other.encoded(), content)
+                        packet = pack("keys", terms, other.encoded(), witness)
                         replayed.append(
                             Node(
                                 federation.node(VICTIM),
                                 node_id=101,
                                 num_params=NUM_PARAMS,
                                 train=lambda vector, _: vector,
-                            ).answer("shares", packet)
+                            ).answer("keys", packet)
                         )
         return True
 
@@ -465,10 +389,13 @@ def test_a_rotation_needs_its_moment(tmp_path: Path) -> None:
 
 
 def keys_for(federation: Federation, **changes: Any) -> bytes:
-    """A key as the server asks for it, on terms of its choice."""
+    """Keys as the server asks for them in the first round, on terms of its choice."""
     run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
     terms = replace(run.terms, **changes)
-    return pack("keys", terms.signed(run.identity), b"")
+    session = Session(
+        plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
+    )
+    return pack("keys", terms.signed(run.identity), session.encoded(), b"")
 
 
 def test_a_weaker_promise_is_refused(tmp_path: Path) -> None:
@@ -664,8 +591,8 @@ def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     current = [0]
 
     def deliver(client: int, message: Message) -> bool:
-        if stage_of(message) == "shares":
-            _, encoded, _ = unpack(packet_in(message), stage="shares", num_parts=3)
+        if stage_of(message) == "keys":
+            _, encoded, _ = unpack(packet_in(message), stage="keys", num_parts=3)
             current[0] = Session.decoded(encoded).round_number
         if stage_of(message) == "input":
             sent[client] = time.monotonic()
@@ -681,12 +608,9 @@ def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     app = client_app(model=MODEL, data=number_in, train=counting)
     federation.serve(federation.grid(deliver=deliver, disturb=disturb, apps=dict.fromkeys(federation.numbers, app)))
     assert trained == [0] * 6
-    for stage in ("shares", "input", "agree"):
+    for stage in ("keys", "shares", "input", "agree", "reveal"):
         assert lengths[0, stage] == lengths[1, stage]
         assert len(lengths[0, stage]) == 1
-    # After its last ask a node advertises no key, whatever its coins were.
-    (first,), (last,) = lengths[0, "reveal"], lengths[1, "reveal"]
-    assert first == last + 144
     assert sizes[0] == sizes[1]
     assert all(0.25 <= each < 0.9 for each in seconds[0] + seconds[1])
     for number in federation.numbers:

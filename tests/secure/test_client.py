@@ -10,7 +10,6 @@ import pytest
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure import messages
 from gdpfed.secure.client import SecureClient
-from gdpfed.secure.client_state import OneTimeKey
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.secure.primitives import sign
@@ -73,8 +72,8 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     unsigned = dataclasses.replace(entries[2], signature=bytes(64))
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], unsigned, *entries[3:])))
-    # Another's key under a client's name: the server in the middle.
-    swapped = dataclasses.replace(entries[2], seal_public=entries[3].seal_public)
+    # Another's keys under a client's name: the server in the middle.
+    swapped = dataclasses.replace(entries[2], mask_public=entries[3].mask_public)
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], swapped, *entries[3:])))
     stranger = dataclasses.replace(entries[4], client=77)
@@ -88,63 +87,6 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     client.share(started.roster)
     with pytest.raises(PrivacyError, match="one roster"):
         client.share(resigned(roster, entries=entries[:4], topology=topology(4, TOLERANCE)))
-
-
-def test_refuses_an_old_key() -> None:
-    """Client 0 was lost in a session, and the server learnt the key of its masks. Now it puts client 0's key of then
-    into another roster: client 0 refuses it, and nobody else can speak for it."""
-    old = Stages.start(WORLD).share().mask(without=[0]).agree()
-    old.reveal()
-    later = dataclasses.replace(WORLD, round_number=4)
-
-    def with_the_old_key() -> Stages:
-        made = Stages(world=later, clients={number: later.client(number) for number in range(5)}, server=later.server())
-        made.server.receive_advertisement(old.clients[0].advertise())
-        for number in range(1, 5):
-            made.server.receive_advertisement(made.clients[number].advertise())
-        made.roster = made.server.roster()
-        return made
-
-    now, spoilt = with_the_old_key(), with_the_old_key()
-    with pytest.raises(PrivacyError, match="key that this client advertised"):
-        now.clients[0].share(now.roster)
-    # What client 0 shared then does not open now, whichever roster the server says that it is about.
-    replayed = messages.SealedShares.decode(old.sent[5])
-    assert replayed.client == 0
-    forged = dataclasses.replace(replayed, roster=messages.Roster.decode(now.roster).digest)
-    spoilt.server.receive_shares(forged.encode())
-    spoilt.share(without=[0])
-    with pytest.raises(PrivacyError, match="does not open"):
-        spoilt.clients[1].mask(spoilt.deliveries[1], None)
-    # Without it client 0 is as one that is gone: the others' sum comes out.
-    total = now.share(without=[0]).mask().agree().reveal()
-    assert np.array_equal(total, later.plain_sum(range(1, 5), 5))
-
-
-def test_a_key_may_be_made_ahead_of_time() -> None:
-    """Kept as bytes, used in a session that nobody knew of then; what masks the input is made in the session."""
-    made = OneTimeKey.made(b"k" * 32, plan_hash=WORLD.plan_hash, client=2, identity=identity("client 2"))
-    kept = OneTimeKey.decode(made.encode())
-    assert kept.advertised == made.advertised
-    stages = Stages.start(WORLD)
-    client = SecureClient(
-        session=WORLD.session,
-        planned=WORLD.planned,
-        group=0,
-        client=2,
-        identity=identity("client 2"),
-        directory=directory(8),
-        tolerance=TOLERANCE,
-        randomness=WORLD.randomness(2),
-        key=kept,
-    )
-    assert client.advertise() == made.advertised.encode()
-    assert client._state.secrets is not None
-    assert stages.clients[2]._state.secrets is not None
-    assert client._state.secrets.mask.private == stages.clients[2]._state.secrets.mask.private
-    for damaged in (b"", made.encode()[:40], bytes(32) + made.encode()[32:], made.encode() + b"x"):
-        with pytest.raises(InputError):
-            OneTimeKey.decode(damaged)
 
 
 @pytest.mark.parametrize(

@@ -253,11 +253,12 @@ def test_advertisements_are_checked() -> None:
         dataclasses.replace(made, signature=bytes(64)),
         dataclasses.replace(made, client=1),
         dataclasses.replace(made, client=5),
-        messages.Advertisement.decode(dataclasses.replace(world, plan_hash=b"q" * 32).client(0).advertise()),
+        messages.Advertisement.decode(dataclasses.replace(world, round_number=9).client(0).advertise()),
     ]
-    # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
-    low = dataclasses.replace(made, seal_public=bytes(32))
-    wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed)))
+    for name in ("mask_public", "seal_public"):
+        # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
+        low = dataclasses.replace(made, **{name: bytes(32)})
+        wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed)))
     for message in wrong:
         with pytest.raises(InputError):
             server.receive_advertisement(message.encode())

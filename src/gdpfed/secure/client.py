@@ -3,20 +3,16 @@
 Place: on a client's machine, in a simulation, in tests; no input or output here. Each method takes the bytes that came
 from the server and returns those that go back. A message that is refused changes nothing.
 
-    1 keys      advertise()                 a public key for this session alone, signed; may be sent ahead of time
+    1 keys      advertise()                 two fresh public keys, signed with the session
     2 shares    share(roster)               checks the roster; seals shares of its two secrets for its neighbours
     3 input     mask(delivery, update)      clip, encode, noise, masks; confirms to each neighbour who shared
                 masked(delivery)(update)    the same in two steps: only the last one knows the update
     4 unmask    agree(survivors)            signs the set of survivors, once, if they all masked with the same sharers
                 reveal(agreements)          when a quorum has signed the same set: one share for each peer
 
-The two secrets are the private key of the pairwise masks and the seed of its own mask, both made for this session. For
-a client in the sum the server may learn the seed, for a lost one the private key; both together would unmask a single
-update. Stage 4 has two exchanges, so that a server that tells clients different sets learns from none of them.
-
-A key that was sent ahead of time names no session. It seals shares, and the seals are bound to the roster, which names
-the session: whose seal opens has answered this very roster. A key that was used before, or by a client that is gone, is
-that of somebody who never shares, as any enrolled client may be.
+The two secrets are the private key of the pairwise masks and the seed of its own mask. For a client in the sum the
+server may learn the seed, for a lost one the private key; both together would unmask a single update. Stage 4 has two
+exchanges, so that a server that tells clients different sets learns from none of them.
 
 Who shared decides who masks with whom, and only the server says it. A server that hides some of a client's neighbours
 from it, and declares the others lost to everybody else, would be left with that client's own mask alone. So every input
@@ -39,12 +35,11 @@ Guarantees (tests of the same name):
   reveals_exactly_one_secret             of every peer.
   masks_do_not_wait_for_the_update       in two steps or in one, the input and the client's state are the same.
   a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
-  refuses_an_old_key                     of its own; one of another is that of a client that never shares.
 """
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +48,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure import masks, messages
-from gdpfed.secure.client_state import ClientState, Joined, Masked, OneTimeKey, Pair, Secrets
+from gdpfed.secure.client_state import ClientState, Joined, Masked, Pair, Secrets
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, encode
 from gdpfed.secure.graph import fewest_in_two_runs, topology
@@ -67,10 +62,7 @@ __all__ = ["SecureClient"]
 
 
 class SecureClient:
-    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan.
-
-    ``key`` is the one that it advertised ahead of time, and uses for no other session; without it one is made.
-    """
+    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan."""
 
     def __init__(
         self,
@@ -83,7 +75,6 @@ class SecureClient:
         directory: Directory,
         tolerance: Tolerance,
         randomness: Randomness | None = None,
-        key: OneTimeKey | None = None,
     ) -> None:
         if planned.num_params != session.num_params or planned.place != session.place or group not in planned.groups:
             raise InputError("expected a session about the planned sum of the client's group")
@@ -95,9 +86,12 @@ class SecureClient:
         self._randomness = randomness or SystemRandomness()
         keys = self._randomness.stream("keys")
         mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
-        key = key or OneTimeKey.made(sealing, plan_hash=session.plan_hash, client=client, identity=identity)
-        secrets = Secrets(mask=AgreementKey(mask), seal=key.private, seed=seed)
-        self._state = ClientState(advertised=key.advertised, secrets=secrets)
+        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
+        unsigned = messages.Advertisement(
+            session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
+        )
+        advertised = replace(unsigned, signature=sign(identity, unsigned.signed))
+        self._state = ClientState(advertised=advertised, secrets=secrets)
 
     def save(self) -> bytes:
         """All that the client must remember between two stages, secrets included, for `load`.
@@ -117,7 +111,7 @@ class SecureClient:
     # 1 keys
 
     def advertise(self) -> bytes:
-        """The client's public key for this session."""
+        """The client's public keys for this session."""
         return self._state.advertised.encode()
 
     # 2 shares
@@ -141,12 +135,10 @@ class SecureClient:
         answer = messages.SealedShares(
             roster=digest,
             client=self._client,
-            mask_public=secrets.mask.public,
             commitment=masks.commitment(secrets.seed, session=digest, client=self._client),
             sealed=tuple(
-                (peer, seal(channel, plain=plain, **_sealing(digest, self._client, peer)))
+                (peer, seal(channel, plain=b"".join(pairs[peer]), **_sealing(digest, self._client, peer)))
                 for peer, channel in channels.items()
-                for plain in (b"".join((*pairs[peer], secrets.mask.public)),)
             ),
         ).encode()
         joined = Joined(roster=roster, answer=answer, own_pair=pairs[self._client], channels=channels)
@@ -175,13 +167,13 @@ class SecureClient:
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
         if self._state.advertised not in roster.entries:
-            raise PrivacyError("expected a roster with the key that this client advertised")
+            raise PrivacyError("expected a roster with the keys that this client advertised")
         for entry in roster.entries:
             public = self._directory.clients.get(entry.client)
             if public is None:
                 raise PrivacyError(f"expected enrolled clients in the roster, got client {entry.client}")
             if not verified(public, entry.signed, entry.signature):
-                raise PrivacyError(f"expected a key signed by client {entry.client}, got another signature or none")
+                raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
 
     def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
         """For each holder its pair of shares, by client number; a share's point is its holder's in the roster."""
@@ -206,7 +198,7 @@ class SecureClient:
 
         Of what the function returns one answer may leave: two would show by how much their updates differ.
         """
-        joined, secrets, masked_with, publics = self._opened(content)
+        joined, secrets, masked_with = self._opened(content)
         share = noise_share(
             total_variance=self._planned.noise_variance,
             cohort=joined.roster.topology.cohort,
@@ -216,7 +208,7 @@ class SecureClient:
         encoding = self._planned.encoding(self._group)
         noise = self._randomness.stream("noise")
         values = discrete_gaussian(encoding.num_params, variance=share.variance, stream=noise).astype(np.uint32)
-        self._add_masks(values, joined.roster.digest, secrets, publics)
+        self._add_masks(values, joined.roster, secrets, masked_with.sharers)
         confirmed = self._confirmations(joined, masked_with.sharers)
         # What is no longer needed cannot leak.
         self._state = replace(self._state, masked=masked_with, secrets=None)
@@ -236,9 +228,8 @@ class SecureClient:
             raise PrivacyError("expected a message about the roster that was answered, got one about another")
         return joined
 
-    def _opened(self, content: bytes) -> tuple[Joined, Secrets, Masked, dict[int, bytes]]:
-        """What an input is masked by; what the neighbours sealed for this client: their shares, with its own, and the
-        public keys of their masks."""
+    def _opened(self, content: bytes) -> tuple[Joined, Secrets, Masked]:
+        """What an input is masked by, and the shares that the neighbours sealed for this client, and its own."""
         delivery = messages.Delivery.decode(content)
         joined, secrets = self._expect_roster(delivery.roster), self._unspent()
         roster, shape = joined.roster, joined.roster.topology
@@ -253,23 +244,23 @@ class SecureClient:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
         if (holders := 1 + len(delivery.sealed)) < shape.threshold:
             raise PrivacyError(f"expected at least {shape.threshold} holders, the threshold, got {holders}")
-        held, publics = {self._client: joined.own_pair}, {}
+        held = {self._client: joined.own_pair}
         for peer, sealed in delivery.sealed:
             plain = unseal(joined.channels[peer], sealed=sealed, **_sealing(roster.digest, peer, self._client))
-            held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES : 2 * SHARE_BYTES])
-            publics[peer] = plain[2 * SHARE_BYTES :]
+            held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES:])
             if any(int.from_bytes(share, "little") >= PRIME for share in held[peer]):
                 raise PrivacyError(f"expected shares from client {peer}, got something else")
-        return joined, secrets, Masked(sharers=sharers, held=held), publics
+        return joined, secrets, Masked(sharers=sharers, held=held)
 
     def _add_masks(
-        self, masked: NDArray[np.uint32], digest: bytes, secrets: Secrets, publics: Mapping[int, bytes]
+        self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: Secrets, sharers: frozenset[int]
     ) -> None:
-        own = self._client
+        digest, own = roster.digest, self._client
         masks.add_mask(masked, masks.seed_key(secrets.seed, session=digest, client=own), negative=False)
-        for peer, public in publics.items():
-            key = masks.pair_key(secrets.mask, public, session=digest, one=own, other=peer)
-            masks.add_pair_mask(masked, key, own=own, peer=peer)
+        for peer in roster.neighbours_of(own):
+            if peer.client in sharers:
+                key = masks.pair_key(secrets.mask, peer.mask_public, session=digest, one=own, other=peer.client)
+                masks.add_pair_mask(masked, key, own=own, peer=peer.client)
 
     def _confirmations(self, joined: Joined, sharers: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
         """For each neighbour that shared, a seal of the set of sharers."""

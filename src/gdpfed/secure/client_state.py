@@ -6,48 +6,17 @@ nothing. It holds secrets: nothing here has a text, and what `encode` returns be
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gdpfed.errors import InputError
 from gdpfed.secure import messages
-from gdpfed.secure.primitives import KEY_BYTES, AgreementKey, sign
+from gdpfed.secure.primitives import AgreementKey
 from gdpfed.secure.session import Session
 
-__all__ = ["ClientState", "Joined", "Masked", "OneTimeKey", "Pair", "Secrets"]
+__all__ = ["ClientState", "Joined", "Masked", "Pair", "Secrets"]
 
 Pair = tuple[bytes, bytes]  # shares of the mask's private key, and of the seed
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class OneTimeKey:
-    """A client's key for sealing, for one session. It may be advertised ahead of time: it names no round.
-
-    It seals shares, and is itself never shared or revealed. What masks an input is made when the session has begun.
-    """
-
-    private: AgreementKey
-    advertised: messages.Advertisement
-
-    @staticmethod
-    def made(private: bytes, *, plan_hash: bytes, client: int, identity: bytes) -> "OneTimeKey":
-        """From 32 random bytes; signed by the client."""
-        key = AgreementKey(private)
-        unsigned = messages.Advertisement(plan_hash=plan_hash, client=client, seal_public=key.public)
-        return OneTimeKey(private=key, advertised=replace(unsigned, signature=sign(identity, unsigned.signed)))
-
-    def encode(self) -> bytes:
-        """As bytes, the secret included."""
-        return self.private.private + self.advertised.encode()
-
-    @staticmethod
-    def decode(content: bytes) -> "OneTimeKey":
-        """From `encode`."""
-        advertised = messages.Advertisement.decode(content[KEY_BYTES:])
-        private = AgreementKey(content[:KEY_BYTES])
-        if private.public != advertised.seal_public:
-            raise InputError("expected a key and its advertisement, got something else")
-        return OneTimeKey(private=private, advertised=advertised)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

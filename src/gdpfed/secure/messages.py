@@ -4,10 +4,9 @@ Place: between client and server; how they travel is another's business. Little-
 with the format's name, its version and its kind; lists are in increasing order of the clients' numbers, each once; a
 message ends where its content ends.
 
-    advertisement   client -> all      terms, number, a public key for one session; signed by the client
+    advertisement   client -> all      session, number, two public keys; signed by the client
     roster          server -> clients  session, degree, threshold, ..., all advertisements; signed by the server
-    sealed shares   client -> server   for each neighbour a sealed pair of shares and the key of its masks; a
-                                       commitment to the seed
+    sealed shares   client -> server   for each neighbour a sealed pair of shares; a commitment to the seed
     delivery        server -> client   who shared, and the sealed shares for this client
     masked input    client -> server   4 bytes for each coordinate; for each neighbour a confirmation of who shared
     survivors       server -> client   whose input arrived, and whose did not; its neighbours' confirmations
@@ -49,7 +48,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MAGIC = b"gdpfed-sum"
-_VERSION = 3
+_VERSION = 2
 _HEAD = struct.Struct("<10sBB")
 OF_MASK, OF_SEED = 0, 1
 
@@ -158,8 +157,8 @@ _Digest = Annotated[bytes, _fixed(HASH_BYTES)]
 _PublicKey = Annotated[bytes, _fixed(KEY_BYTES)]
 _Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
 _Signatures = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SIGNATURE_BYTES)]
-# The shares of the mask's private key and of the seed, and the mask's public key, sealed together.
-_SealedPairs = Annotated[tuple[tuple[int, bytes], ...], _rows_of(2 * SHARE_BYTES + KEY_BYTES + SEAL_BYTES)]
+# The shares of the mask's private key and of the seed, sealed together.
+_SealedPairs = Annotated[tuple[tuple[int, bytes], ...], _rows_of(2 * SHARE_BYTES + SEAL_BYTES)]
 _Confirmations = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SEAL_BYTES)]
 _Clients = Annotated[tuple[int, ...], _clients(fewest=0)]
 _SomeClients = Annotated[tuple[int, ...], _clients(fewest=1)]
@@ -222,10 +221,11 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Advertisement(Message, kind=1, name="advertisement"):
-    """A client's public key for sealing, in one session of a run with these terms; made before it is known in which."""
+    """A client's two public keys for one session: for its masks, and for sealing."""
 
-    plan_hash: _Digest
+    session: _Session
     client: _Number
+    mask_public: _PublicKey
     seal_public: _PublicKey
     signature: _Signature = b""
 
@@ -239,12 +239,12 @@ class Roster(Message, kind=2, name="roster"):
     entries: tuple[Advertisement, ...]
     signature: bytes = b""
 
-    # Neither the plan's hash nor the cohort's size is written twice.
+    # Neither the session nor the cohort's size is written twice.
     _NUMBERS: ClassVar = ("degree", "threshold", "quorum", "dropouts", "colluders")
 
     def _fields(self) -> list[bytes]:
         numbers = [_number(getattr(self.topology, name)) for name in self._NUMBERS]
-        rows = tuple((entry.client, entry.seal_public + entry.signature) for entry in self.entries)
+        rows = tuple((entry.client, entry.mask_public + entry.seal_public + entry.signature) for entry in self.entries)
         return [self.session.encoded(), *numbers, _rows(rows), self.signature]
 
     @classmethod
@@ -253,12 +253,13 @@ class Roster(Message, kind=2, name="roster"):
         numbers = {name: reader.number() for name in cls._NUMBERS}
         entries = tuple(
             Advertisement(
-                plan_hash=session.plan_hash,
+                session=session,
                 client=client,
-                seal_public=row[:KEY_BYTES],
-                signature=row[KEY_BYTES:],
+                mask_public=row[:KEY_BYTES],
+                seal_public=row[KEY_BYTES : 2 * KEY_BYTES],
+                signature=row[2 * KEY_BYTES :],
             )
-            for client, row in reader.rows(KEY_BYTES + SIGNATURE_BYTES, fewest=1)
+            for client, row in reader.rows(2 * KEY_BYTES + SIGNATURE_BYTES, fewest=1)
         )
         shape = Topology(cohort=len(entries), **numbers)
         return cls(session=session, topology=shape, entries=entries, signature=reader.take(SIGNATURE_BYTES))
@@ -312,14 +313,10 @@ def _remembered_roster(content: bytes) -> Roster:
 
 @dataclass(frozen=True, kw_only=True)
 class SealedShares(Message, kind=3, name="sealed shares"):
-    """A client's shares for its neighbours, sealed for each, the key of its masks, and a commitment to its seed.
-
-    Neighbours take the key from what is sealed for them: the server could not change it.
-    """
+    """A client's shares for its neighbours, sealed for each, and a commitment to its seed."""
 
     roster: _Digest
     client: _Number
-    mask_public: _PublicKey
     commitment: _Digest
     sealed: _SealedPairs = field(repr=False)
 

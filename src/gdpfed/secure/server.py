@@ -107,23 +107,20 @@ class SecureServer:
     # 1 keys
 
     def receive_advertisement(self, content: bytes) -> None:
-        """A client's public key."""
+        """A client's public keys."""
         entry = messages.Advertisement.decode(content)
         if self._roster is not None:
             raise InputError("expected advertisements before the roster is closed")
-        if entry.plan_hash != self._session.plan_hash:
-            raise InputError("expected a key for this plan, got one for another")
+        if (different := self._session.differs_in(entry.session)) is not None:
+            raise InputError(f"expected keys for this session, got keys for another {different}")
         if entry.client not in self._invited or entry.client in self._advertised:
-            raise InputError(f"expected a key of every invited client once, got client {entry.client}")
+            raise InputError(f"expected keys of every invited client once, got client {entry.client}")
         if not verified(self._directory.clients[entry.client], entry.signed, entry.signature):
-            raise InputError(f"expected a key signed by client {entry.client}, got another signature")
-        self._expect_full_order(entry.seal_public, entry.client)
+            raise InputError(f"expected keys signed by client {entry.client}, got another signature")
+        if is_low_order(entry.mask_public) or is_low_order(entry.seal_public):
+            # Every neighbour would refuse to agree on a secret with it, and one client would spoil the sum.
+            raise InputError(f"expected public keys of full order from client {entry.client}, got others")
         self._advertised[entry.client] = entry
-
-    def _expect_full_order(self, public: bytes, client: int) -> None:
-        """Or every neighbour would refuse to agree on a secret with it, and one client would spoil the sum."""
-        if is_low_order(public):
-            raise InputError(f"expected public keys of full order from client {client}, got others")
 
     def roster(self) -> bytes:
         """Closes the cohort. Whoever is not in it costs nothing: the noise is sized by those who are."""
@@ -160,7 +157,6 @@ class SecureServer:
         roster = self._expect(sealed.roster, sealed.client, among=missing)
         if [peer for peer, _ in sealed.sealed] != [peer.client for peer in roster.neighbours_of(sealed.client)]:
             raise InputError(f"expected sealed shares for all neighbours of client {sealed.client}")
-        self._expect_full_order(sealed.mask_public, sealed.client)
         self._shared[sealed.client] = sealed
 
     def deliveries(self) -> dict[int, bytes]:
@@ -263,8 +259,7 @@ class SecureServer:
             private = AgreementKey(secrets[client])
             for peer in roster.neighbours_of(client):
                 if peer.client in self._arrived:
-                    public = self._shared[peer.client].mask_public
-                    key = masks.pair_key(private, public, session=digest, one=client, other=peer.client)
+                    key = masks.pair_key(private, peer.mask_public, session=digest, one=client, other=peer.client)
                     masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
         return total
 
@@ -299,4 +294,4 @@ class SecureServer:
     def _is_right(self, secret: bytes, client: int, roster: messages.Roster) -> bool:
         if client in self._arrived:
             return masks.commitment(secret, session=roster.digest, client=client) == self._shared[client].commitment
-        return AgreementKey(secret).public == self._shared[client].mask_public
+        return AgreementKey(secret).public == roster.entry_of(client).mask_public

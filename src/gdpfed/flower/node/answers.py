@@ -4,12 +4,11 @@ Place: in the ClientApp, under no framework: bytes in, bytes out. All that decid
 budget, its key, the pinned server and enrolment, its ledger. `gdpfed.secure.client` does the cryptography and has its
 own reasons to refuse. A refusal is an empty answer and a line in the node's log: to everybody else it is a dropout.
 
-What a node checks before it gives a key, and again before it shares: the terms are signed by the pinned server and name
-the pinned enrolment and its own model's size; the plan is what it claims, computed again here; its group follows from
-the budgets that all clients signed; the whole plan, after all runs that it ever joined, keeps its budget; it may send
-one more input. Before it shares: the session is later than all that it answered, and the roster has the one key that
-this node has advertised and not used. Before its input leaves: the model has the hash of the session, and the input is
-charged, durably. With its last answer it advertises the key of its next session, if there may be one.
+What a node checks before it gives keys: the terms are signed by the pinned server and name the pinned enrolment and its
+own model's size; the plan is what it claims, computed again here; its group follows from the budgets that all clients
+signed; the whole plan, after all runs that it ever joined, keeps its budget; the session is later than all that it
+answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
+input is charged, durably.
 
 In a rotation a node is asked in turn, as the public order says, and answers no other round. When its input is charged
 and masked, and the session's state is gone, it tosses a coin (`coin.py`) in memory: it trains, or sends zero. Nothing
@@ -30,8 +29,6 @@ Guarantees (tests of the same name):
   a_rotation_needs_its_moment              terms without a fixed moment of answering are refused, or with one that is
                                            sooner than the owner asks for.
   a_weaker_promise_is_refused              by a node whose owner asks for one against the server.
-  a_key_is_used_once                       whoever asks for what, and when; a roster with another is refused.
-  who_may_send_no_more_advertises_no_key   and is in no roster, where it would be a loss.
   nobody_is_answered_meanwhile             while an input waits for its moment all other messages wait, nonsense too.
   an_ask_has_one_coin                      whatever happens after it was tossed, there is no other for this session.
   errors_after_the_coin_look_like_zero     at the same moment, with the same length.
@@ -57,14 +54,12 @@ from gdpfed.flower.node.saved_session import Saved, SavedSessions
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
-from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
+from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
 from gdpfed.planning.people import assign
 from gdpfed.planning.rotation import asked_positions, is_asked, public_order
 from gdpfed.secure.client import SecureClient
-from gdpfed.secure.client_state import OneTimeKey
 from gdpfed.secure.encoding import PlannedSum, planned_sums
-from gdpfed.secure.primitives import KEY_BYTES, signing_public
-from gdpfed.secure.randomness import SystemRandomness
+from gdpfed.secure.primitives import signing_public
 from gdpfed.secure.session import SESSION_BYTES, Directory, Session
 
 __all__ = ["Node", "Trainer"]
@@ -72,6 +67,12 @@ __all__ = ["Node", "Trainer"]
 Vector = NDArray[np.float32]
 # (the model's parameters, the round) -> the trained parameters
 Trainer = Callable[[Vector, int], NDArray[Any]]
+# What the client does with the server's message, and the stage for which its state is kept then.
+_STEPS: dict[str, tuple[Callable[[SecureClient, bytes], bytes], str | None]] = {
+    "shares": (SecureClient.share, "input"),
+    "agree": (SecureClient.agree, "reveal"),
+    "reveal": (SecureClient.reveal, None),
+}
 
 
 class Node:
@@ -89,19 +90,12 @@ class Node:
 
     def answer(self, stage: str, content: bytes) -> bytes:
         """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
-        answers = {
-            "announce": self._announce,
-            "keys": self._keys,
-            "shares": self._shares,
-            "input": self._input,
-            "agree": self._agree,
-            "reveal": self._reveal,
-        }
+        answers = {"announce": self._announce, "keys": self._keys, "input": self._input}
         try:
             with self._home.alone():
-                if stage not in answers:
+                if stage not in STAGES:
                     raise InputError("expected a known stage, got another")
-                return answers[stage](content)
+                return answers[stage](content) if stage in answers else self._step(stage, content)
         except GdpfedError as error:
             self._home.log(f"refused {stage}: {error}", stage=stage)
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
@@ -144,35 +138,25 @@ class Node:
     # 1 keys
 
     def _keys(self, content: bytes) -> bytes:
-        signed, witness = unpack(content, stage="keys", num_parts=2)
+        signed, encoded, witness = unpack(content, stage="keys", num_parts=3)
         terms = Terms.opened(signed, server=self._enrolment.server)
+        session = _session(encoded)
+        self._check_terms(terms, session)
         with OwnLedger(self._home) as ledger:
             self._check_witness(witness, ledger)
-            self._checked_run(terms, ledger)
-            return pack("keys", self._next_key(terms))
+            run = ledger.run(terms) or self._join(ledger, terms)
+            self._check_turn(terms, session, run)
+            budget = self._home.budget
+            ledger.check_budget(budget)
+            ledger.check_input(run, budget)
+            client = self._client(terms, session, run)
+            ledger.begin(run, _position(session))
+            # Only now: a message that is refused must not end the session that is under way.
+            self._sessions.forget()
+            self._keep(session, "shares", signed, client)
+            return pack("keys", client.advertise(), self._standing(ledger, session.digest()).encode())
 
-    def _next_key(self, terms: Terms) -> bytes:
-        """The advertisement of the key of this node's next session: the one that waits for it, or a fresh one."""
-        waiting = self._sessions.next_key
-        if waiting is None or waiting.advertised.plan_hash != terms.digest:
-            private = SystemRandomness().stream("keys").take(KEY_BYTES)
-            waiting = OneTimeKey.made(
-                private, plan_hash=terms.digest, client=self._number, identity=self._home.identity
-            )
-            self._sessions.keep_next_key(waiting)
-        return waiting.advertised.encode()
-
-    def _checked_run(self, terms: Terms, ledger: OwnLedger) -> JoinedRun:
-        """The run of these terms, joined if it is new; PrivacyError unless it has another input of this node."""
-        self._check_terms(terms)
-        run = ledger.run(terms) or self._join(ledger, terms)
-        budget = self._home.budget
-        ledger.check_budget(budget)
-        ledger.check_input(run, budget)
-        ledger.check_ask(run)
-        return run
-
-    def _check_terms(self, terms: Terms) -> None:
+    def _check_terms(self, terms: Terms, session: Session) -> None:
         # The plan is verified when the run is joined; what kind it is, is read each time.
         is_rotation = terms.verified_plan(is_known=True).is_rotation
         if (terms.answer_seconds is None) == is_rotation:
@@ -199,6 +183,8 @@ class Node:
         stated, asked = terms.complete_up_to, budget.complete_up_to
         if stated < asked:
             raise PrivacyError(f"cohorts above {stated} are circles, the owner asks for a complete graph up to {asked}")
+        if session.plan_hash != terms.digest or session.num_params != terms.num_params:
+            raise PrivacyError("the session is not about these terms")
 
     def _check_witness(self, witness: bytes, ledger: OwnLedger) -> None:
         """The server shows what this node last signed; without it (or with an honest copy of less) nothing follows."""
@@ -226,28 +212,6 @@ class Node:
         group = int(assign(plan, self._enrolment.budgets)[self._number])
         return ledger.join(terms, plan, group, self._home.budget)
 
-    # 2 shares
-
-    def _shares(self, content: bytes) -> bytes:
-        signed, encoded, roster = unpack(content, stage="shares", num_parts=3)
-        terms = Terms.opened(signed, server=self._enrolment.server)
-        session = _session(encoded)
-        if session.plan_hash != terms.digest or session.num_params != terms.num_params:
-            raise PrivacyError("the session is not about these terms")
-        with OwnLedger(self._home) as ledger:
-            run = self._checked_run(terms, ledger)
-            self._check_turn(terms, session, run)
-            key = self._sessions.next_key
-            if key is None:
-                raise PrivacyError("no key is advertised for another session, or it was used already")
-            client = self._client(terms, session, run, key=key)
-            answer = client.share(roster)
-            ledger.begin(run, _position(session))
-            # Only now: a message that is refused must not end the session that is under way, or use up the key.
-            self._sessions.forget()
-            self._keep(session, "input", signed, client)
-            return pack("shares", answer, self._standing(ledger, session.digest()).encode())
-
     def _check_turn(self, terms: Terms, session: Session, run: JoinedRun) -> None:
         """In a rotation, raises PrivacyError unless it is this node's turn."""
         if not run.is_rotation:
@@ -260,7 +224,7 @@ class Node:
         if not (is_round and is_asked(plan, len(order), position=position, round_number=session.round_number)):
             raise PrivacyError(f"round {session.round_number} is not this node's turn")
 
-    def _client(self, terms: Terms, session: Session, run: JoinedRun, *, key: OneTimeKey | None = None) -> SecureClient:
+    def _client(self, terms: Terms, session: Session, run: JoinedRun) -> SecureClient:
         return SecureClient(
             session=session,
             planned=_planned(terms, session, run),
@@ -270,7 +234,6 @@ class Node:
             directory=self._directory(terms, session, run),
             tolerance=terms.tolerance,
             randomness=randomness_for(session, client=self._number, test_seed=terms.test_seed),
-            key=key,
         )
 
     def _directory(self, terms: Terms, session: Session, run: JoinedRun) -> Directory:
@@ -305,6 +268,20 @@ class Node:
         client = self._client(terms, session, run)
         client.load(saved.client)
         return client, session, run
+
+    # 2 shares, 4 agree and 5 reveal: the client's own checks decide, and only what is revealed is recorded
+
+    def _step(self, stage: str, content: bytes) -> bytes:
+        step, following = _STEPS[stage]
+        digest, message = unpack(content, stage=stage, num_parts=2)
+        with self._sessions.claimed(digest, stage) as saved, OwnLedger(self._home) as ledger:
+            client, session, run = self._loaded(saved, ledger)
+            answer = step(client, message)
+            if following is None:
+                ledger.reveal(run, _position(session))
+            else:
+                self._keep(session, following, saved.terms, client)
+            return pack(stage, answer)
 
     # 3 input
 
@@ -341,31 +318,6 @@ class Node:
         )
         sleep_until(next_moment(begun + seconds, every=seconds))
         return answer
-
-    # 4 agree and 5 reveal: the client's own checks decide, and only what is revealed is recorded
-
-    def _agree(self, content: bytes) -> bytes:
-        digest, survivors = unpack(content, stage="agree", num_parts=2)
-        with self._sessions.claimed(digest, "agree") as saved, OwnLedger(self._home) as ledger:
-            client, session, _ = self._loaded(saved, ledger)
-            answer = client.agree(survivors)
-            self._keep(session, "reveal", saved.terms, client)
-            return pack("agree", answer)
-
-    def _reveal(self, content: bytes) -> bytes:
-        digest, agreements = unpack(content, stage="reveal", num_parts=2)
-        with self._sessions.claimed(digest, "reveal") as saved, OwnLedger(self._home) as ledger:
-            client, session, run = self._loaded(saved, ledger)
-            answer = client.reveal(agreements)
-            ledger.reveal(run, _position(session))
-            terms = Terms.opened(saved.terms, server=self._enrolment.server)
-            try:
-                self._checked_run(terms, ledger)
-                advertised = self._next_key(terms)
-            except (GdpfedError, OSError):
-                # The server is told when it asks. The shares are recorded, and leave.
-                advertised = b""
-            return pack("reveal", answer, advertised)
 
     def _test_coin(self, terms: Terms, session: Session, rate: float) -> bool:
         """The simulator's."""

@@ -217,11 +217,6 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         more = 0.0 if run.is_rotation else run.event.noise_multiplier**-2.0
         self._check_server(self.precision + more, self._hidden(), budget, what="one more input")
 
-    def check_ask(self, run: JoinedRun) -> None:
-        """Raises PrivacyError if a rotation has asked this node as often as its plan allows."""
-        if run.is_rotation and run.asked >= run.cap:
-            raise PrivacyError(f"run {run.name!r} has asked this node {run.asked} times, as often as its plan allows")
-
     def _check_server(self, precision: float, hidden: History, budget: NodeBudget, *, what: str) -> None:
         cost = server_spent(precision, delta=budget.delta, hidden=hidden)
         if not cost <= budget.server_limit:
@@ -239,7 +234,10 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         if position <= run.last:
             raise PrivacyError(f"expected a (round, attempt) after {run.last}, got {position}: none is answered twice")
         if run.is_rotation:
-            self.check_ask(run)
+            if run.asked >= run.cap:
+                raise PrivacyError(
+                    f"run {run.name!r} has asked this node {run.asked} times, as often as its plan allows"
+                )
             self._write_position("round", run, position)
             return
         extra = run.extra + (run.revealed_round == round_number)

@@ -7,7 +7,7 @@ claim is on the disk before the state is used. A message that was refused change
 Guarantees (tests of the same name):
   a_state_is_loaded_once        by one of several processes, also after a crash.
   a_refusal_gives_the_state_back   and nothing else does.
-  old_sessions_are_forgotten    a new session deletes what is left of others, and the key that it uses.
+  old_sessions_are_forgotten    a new session deletes what is left of others.
 
 Does not: wipe the disk's blocks. Whoever can read deleted blocks of the node's disk could read old secrets; each is of
 use only together with a recording of that round's messages.
@@ -22,11 +22,8 @@ from pathlib import Path
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import sync_folder, write_whole
-from gdpfed.secure.client_state import OneTimeKey
 
 __all__ = ["Saved", "SavedSessions"]
-
-_NEXT_KEY = "next.key"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,25 +61,11 @@ class SavedSessions:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_whole(self._path(digest, stage), saved.encode(), private=True, durable=True)
 
-    @property
-    def next_key(self) -> OneTimeKey | None:
-        """The key that is advertised for this node's next session; None if none is, or its file is damaged."""
-        try:
-            return OneTimeKey.decode((self._folder / _NEXT_KEY).read_bytes())
-        except (FileNotFoundError, InputError):
-            return None
-
-    def keep_next_key(self, key: OneTimeKey) -> None:
-        """Until `forget`. Durable: what is advertised is there."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_whole(self._folder / _NEXT_KEY, key.encode(), private=True, durable=True)
-
     def forget(self) -> None:
-        """Deletes all sessions and the key of the next one, durably: a node is in one at a time, each with its key."""
+        """Deletes all sessions: a node is in one at a time."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 path.unlink(missing_ok=True)
-            sync_folder(self._folder)
 
     @contextlib.contextmanager
     def claimed(self, digest: bytes, stage: str) -> Iterator[Saved]:

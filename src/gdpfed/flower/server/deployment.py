@@ -93,7 +93,6 @@ def serve(
             ledger=ledger,
             places=places,
             exchange=transport.exchange,
-            is_here=transport.is_here,
             standings=standings,
             fault=fault,
             events=events,

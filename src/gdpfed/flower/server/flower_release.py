@@ -19,7 +19,7 @@ Guarantees (tests of the same name):
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -97,21 +97,15 @@ class HomeRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlowerRelease:
-    """The sums of a run. ``places`` is each client's place in the ledger's population.
-
-    ``is_here`` says whether a client is online. ``next_keys`` are those of clients' next sessions, in memory only: a
-    server that was started again asks for them.
-    """
+    """The sums of a run. ``places`` is each client's place in the ledger's population."""
 
     run: HomeRun
     ledger: Ledger
     places: IntArray
     exchange: Exchange
-    is_here: Callable[[int], bool]
     standings: Standings
     fault: Fault
     events: Events
-    next_keys: dict[int, bytes] = field(default_factory=dict, init=False)
 
     def __call__(self, state: TrainingState, clients: IntArray) -> Released:
         """One round; ExhaustedError if the run was closed, or no group can pay for it."""
@@ -187,9 +181,6 @@ class FlowerRelease:
         )
         invited = sorted(int(client) for group in sampled.values() for client in group) if ask else []
         signed_terms = run.terms.signed(run.identity)
-        # Each is used once. Who is offline would be a loss in the roster: its key is kept.
-        ready = [client for client in invited if client in self.next_keys and self.is_here(client)]
-        known = {client: self.next_keys.pop(client) for client in ready}
 
         def charge() -> None:
             self.fault("charging", number)
@@ -211,10 +202,7 @@ class FlowerRelease:
             invited=invited,
             model=model,
             charges=charges,
-            terms=signed_terms,
-            known=known,
-            keys=lambda client: pack("keys", signed_terms, self.standings.shown_to(client)),
-            next_key=self.next_keys.__setitem__,
+            keys=lambda client: pack("keys", signed_terms, session.encoded(), self.standings.shown_to(client)),
             charge=charge,
             standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
             randomness=randomness_for(session, client=SERVER, test_seed=run.settings.test_seed),

@@ -4,9 +4,6 @@ Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a 
 stage, takes what came back, and ends with a total. `together` runs all sums of a round side by side: the messages
 of a stage go out at once, so that a round takes as long as one sum.
 
-A client's last answer brings the key of its next session. Whose key is there, and who is online, is not asked for one:
-once all have taken part, a round is four exchanges.
-
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
 is called before, and whatever happens afterwards there is no other attempt in this round. If it comes to nothing then,
 the noise of an empty cohort is released in its place: nobody outside can tell the two apart.
@@ -14,12 +11,10 @@ the noise of an empty cohort is released in its place: nobody outside can tell t
 Guarantees (tests of the same name):
   a_bad_answer_is_its_senders_loss     garbage, another's name, another round's message, the same one twice.
   a_group_that_loses_too_many_aborts_alone   the others go on.
-  a_known_key_is_not_asked_for         of a client that is there; it is used once, and a wrong one is asked for again.
   charged_before_unmasking             nothing of stage `reveal` is sent before the charge.
   what_is_lost_is_released_as_noise    a sum that was charged and came to nothing is as that of an empty cohort.
 """
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,22 +48,21 @@ class Outgoing:
 
 # What came back, as it comes: a client's number and its packet. Who does not answer in time is not in it.
 Exchange = Callable[[str, Mapping[int, bytes]], Iterable[tuple[int, bytes]]]
-# What is answered at each stage, in how many parts, and what takes the first.
-_ANSWERS: dict[str, tuple[type[Any], int, Callable[[SecureServer, bytes], None]]] = {
-    "keys": (messages.Advertisement, 1, SecureServer.receive_advertisement),
-    "shares": (messages.SealedShares, 2, SecureServer.receive_shares),
-    "input": (messages.MaskedInput, 1, SecureServer.receive_input),
-    "agree": (messages.Agreement, 1, SecureServer.receive_agreement),
-    "reveal": (messages.Shares, 2, SecureServer.receive_revealed),
+# What is answered at each stage, and what takes it.
+_ANSWERS: dict[str, tuple[type[Any], Callable[[SecureServer, bytes], None]]] = {
+    "keys": (messages.Advertisement, SecureServer.receive_advertisement),
+    "shares": (messages.SealedShares, SecureServer.receive_shares),
+    "input": (messages.MaskedInput, SecureServer.receive_input),
+    "agree": (messages.Agreement, SecureServer.receive_agreement),
+    "reveal": (messages.Shares, SecureServer.receive_revealed),
 }
 
 
 @dataclass(kw_only=True, eq=False)
 class SumConversation:
-    """One attempt at one sum. ``charge`` must be durable; ``name`` is what the operator calls a client.
+    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable.
 
-    ``known`` are the keys of clients that are there. Who has none among them is asked, by what ``keys`` makes.
-    ``next_key`` takes the one for a client's next session, ``standing`` what it signed of its ledger.
+    ``name`` is what the operator calls a client.
 
     ``is_given_up``: what is released is noise alone. Only the operator may know.
     """
@@ -79,10 +73,7 @@ class SumConversation:
     invited: Sequence[int]
     model: bytes
     charges: Mapping[str, Charge]
-    terms: bytes
-    known: Mapping[int, bytes]
     keys: Callable[[int], bytes]
-    next_key: Callable[[int, bytes], object]
     charge: Callable[[], None]
     standing: Callable[[int, bytes], object]
     randomness: Randomness
@@ -106,9 +97,7 @@ class SumConversation:
         server, digest = self.server, self.session.digest()
         present: list[int] = []
         if self.invited:
-            present = self._with_known_keys()
-            missing = sorted(set(self.invited) - set(present))
-            present += yield from self._asked("keys", {client: self.keys(client) for client in missing})
+            present = yield from self._asked("keys", {client: self.keys(client) for client in self.invited})
         self.vanished = len(self.invited) - len(present)
         if len(present) < self.planned.smallest_cohort:
             # Of an empty cohort; or, in a rotation, of one for which the noise is not sized.
@@ -116,8 +105,7 @@ class SumConversation:
             self.is_given_up = self.is_given_up or bool(present)
             return empty_sum(self.planned, randomness=self.randomness)
 
-        packet = pack("shares", self.terms, self.session.encoded(), server.roster())
-        yield from self._asked("shares", dict.fromkeys(sorted(present), packet))
+        yield from self._asked("shares", dict.fromkeys(present, pack("shares", digest, server.roster())))
 
         deliveries = server.deliveries()
         packets = {client: pack("input", digest, delivery, self.model) for client, delivery in deliveries.items()}
@@ -132,28 +120,18 @@ class SumConversation:
         yield from self._asked("reveal", dict.fromkeys(arrived, packet))
         return server.total() + server.top_up(self.planned, randomness=self.randomness)
 
-    def _with_known_keys(self) -> list[int]:
-        """Whose key is there and can be used."""
-        present = []
-        for client in self.invited:
-            if client in self.known:
-                with contextlib.suppress(InputError):
-                    self.server.receive_advertisement(self.known[client])
-                    present.append(client)
-        return present
-
     def _charge_now(self) -> None:
         self.charge()
         self.is_charged = True
 
     def _asked(self, stage: str, packets: Mapping[int, bytes]) -> Generator[Outgoing, None, list[int]]:
         """Who gave an answer that can be used; the others are lost, each for itself."""
-        kind, num_parts, receive = _ANSWERS[stage]
+        kind, receive = _ANSWERS[stage]
         present: list[int] = []
 
         def take(sender: int, packet: bytes) -> None:
             try:
-                parts = unpack(packet, stage=stage, num_parts=num_parts)
+                parts = unpack(packet, stage=stage, num_parts=2 if stage == "keys" else 1)
                 # Only advertisements and agreements are signed: the connection says who sends.
                 if kind.decode(parts[0], num_params=self.session.num_params).client != sender:
                     raise InputError("expected a message in the sender's own name, got another's")
@@ -164,10 +142,8 @@ class SumConversation:
                 self.log(text, round=number, stage=stage, client=name)
                 return
             present.append(sender)
-            if stage == "shares":
+            if stage == "keys":
                 self.standing(sender, parts[1])
-            elif stage == "reveal" and parts[1]:
-                self.next_key(sender, parts[1])
 
         yield Outgoing(stage=stage, packets=packets, receive=take)
         return sorted(present)
@@ -190,7 +166,6 @@ def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -
         (stage,) = {outgoing.stage for outgoing in waiting.values()}
         receivers = {client: outgoing.receive for outgoing in waiting.values() for client in outgoing.packets}
         packets = {client: packet for outgoing in waiting.values() for client, packet in outgoing.packets.items()}
-        # Of stage keys there may be none.
-        for sender, packet in exchange(stage, packets) if packets else ():
+        for sender, packet in exchange(stage, packets):
             if sender in receivers:
                 receivers[sender](sender, packet)

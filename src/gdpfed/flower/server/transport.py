@@ -72,13 +72,13 @@ class GridTransport:
             self._online = activations(self.grid.get_nodes())
             if unknown := self._unknown():
                 self._announce(unknown)
-            here = [one.name for number, one in enumerate(self.enrolment.clients) if self.is_here(number)]
+            here = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
             present = len(here)
             if present >= wanted or time.monotonic() >= deadline:
                 break
             if not is_told:
                 is_told = True
-                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self.is_here(number)]
+                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self._is_here(number)]
                 self._tell_waiting("before the round", away, deadline)
                 until = round(time.time() + deadline - time.monotonic(), 3)
                 self.events("online", online=here, waiting=away, until=until)
@@ -90,8 +90,7 @@ class GridTransport:
                 f"start it again when they are back"
             )
 
-    def is_here(self, client: int) -> bool:
-        """Whether a client's node is online, as far as Flower knows: it notices within about 50 s."""
+    def _is_here(self, client: int) -> bool:
         return self._nodes.get(client) in self._online
 
     def _unknown(self) -> list[int]:
@@ -134,10 +133,10 @@ class GridTransport:
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Sends to the clients that are online; yields what comes back in time."""
         self._online = activations(self.grid.get_nodes())
-        clients = {self._nodes[client]: client for client in packets if self.is_here(client)}
+        clients = {self._nodes[client]: client for client in packets if self._is_here(client)}
         names = {client: self.enrolment.clients[client].name for client in packets}
         seconds = max((self.patience.seconds(stage, node) for node in clients), default=0.0)
-        online = [one.name for number, one in enumerate(self.enrolment.clients) if self.is_here(number)]
+        online = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
         asked = list(names.values())
         self.events("stage", stage=stage, asked=asked, until=round(time.time() + seconds, 3), online=online)
         for client in sorted(set(packets) - set(clients.values())):

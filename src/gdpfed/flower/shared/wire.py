@@ -6,13 +6,11 @@ and says nothing more.
 
     stage      server -> node                                        node -> server
     announce   a nonce, the enrolment                                standing
-    keys       the signed terms, the last standing                   advertisement
-    shares     the signed terms, the session, roster                 sealed shares, standing
+    keys       the signed terms, the session, the last standing      advertisement, standing
+    shares     the session's digest, roster                          sealed shares
     input      the session's digest, delivery, the model             masked input
     agree      the session's digest, survivors                       agreement
-    reveal     the session's digest, agreements                      shares, the next advertisement or nothing
-
-Stage keys is for clients whose next advertisement the server does not have.
+    reveal     the session's digest, agreements                      shares
 
 Guarantees (tests of the same name):
   packets_round_trip              what was packed is what is unpacked.
@@ -30,7 +28,7 @@ __all__ = ["NONCE_BYTES", "STAGES", "Standing", "pack", "unpack"]
 
 STAGES = ("announce", "keys", "shares", "input", "agree", "reveal")
 NONCE_BYTES = 32
-_MAGIC, _VERSION = b"gdpfed-fl", 2
+_MAGIC, _VERSION = b"gdpfed-fl", 1
 _HEAD = struct.Struct("<9sBBB")
 _LENGTH = struct.Struct("<Q")
 # More than the largest model takes.
