@@ -16,6 +16,7 @@ superlink=
 finish() {
   [ -z "$superlink" ] || kill -- "-$superlink" 2> /dev/null || true
   [ ${#containers[@]} = 0 ] || buildah rm "${containers[@]}" > /dev/null
+  buildah rmi localhost/gdpfed localhost/gdpfed-base > /dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap finish EXIT
@@ -70,8 +71,8 @@ set -m
 inside "${stated[@]:1}" > "$work/superlink.log" 2>&1 &
 superlink=$!
 for _ in $(seq 60); do
-  if (exec 3<> /dev/tcp/127.0.0.1/9092) 2> /dev/null; then
-    echo "the superlink of compose.yaml answers at 127.0.0.1:9092"
+  if (exec 3<> /dev/tcp/127.0.0.1/9093) 2> /dev/null; then
+    echo "the superlink of compose.yaml answers at 127.0.0.1:9093, behind the gate"
     exit 0
   fi
   sleep 1
