@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Do the container files that `gdpfed flower init --container` writes build, and do their programs run in the image?
 # Without a registry of images: the base is Debian's own Python, by debootstrap, and gdpfed is this tree's wheel.
-# Needs root, buildah and debootstrap (Debian's packages), and an environment with build (`make install`).
+# Needs root, buildah and debootstrap (Debian's packages), and the environment that `make test` makes.
 #
 #   tools/container_check.sh
 #
@@ -16,10 +16,15 @@ superlink=
 finish() {
   [ -z "$superlink" ] || kill -- "-$superlink" 2> /dev/null || true
   [ ${#containers[@]} = 0 ] || buildah rm "${containers[@]}" > /dev/null
-  buildah rmi localhost/gdpfed localhost/gdpfed-base > /dev/null 2>&1 || true
+  buildah rmi localhost/gdpfed-check localhost/gdpfed-check-base > /dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap finish EXIT
+answers() { (exec 3<> /dev/tcp/127.0.0.1/9093) 2> /dev/null; }
+if answers; then
+  echo "something else answers at 127.0.0.1:9093 already: end it first"
+  exit 1
+fi
 
 echo "== base"
 debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip bookworm "$work/root" \
@@ -30,7 +35,7 @@ ln -s python3 "$work/root/usr/bin/python"
 base=$(buildah from scratch)
 containers+=("$base")
 buildah add --quiet "$base" "$work/root" / > /dev/null
-buildah commit --quiet "$base" localhost/gdpfed-base > /dev/null
+buildah commit --quiet "$base" localhost/gdpfed-check-base > /dev/null
 
 echo "== build"
 mkdir "$work/dist"
@@ -48,11 +53,11 @@ if [ -f "${PIP_CERT:-}" ]; then
 fi
 echo >> "$work/pip.conf"
 "$python" -m gdpfed flower init "$work/home" --host 127.0.0.1 --container > /dev/null
-buildah build --quiet --isolation chroot --build-arg BASE=localhost/gdpfed-base "${mounts[@]}" \
-  --tag localhost/gdpfed "$work/home/container" > "$work/image.log" 2>&1 || { tail "$work/image.log"; exit 1; }
+buildah build --quiet --isolation chroot --build-arg BASE=localhost/gdpfed-check-base "${mounts[@]}" \
+  --tag localhost/gdpfed-check "$work/home/container" > "$work/image.log" 2>&1 || { tail "$work/image.log"; exit 1; }
 
 echo "== run"
-made=$(buildah from localhost/gdpfed)
+made=$(buildah from localhost/gdpfed-check)
 containers+=("$made")
 # As compose.yaml says: its user first, then the words of its command.
 mapfile -t stated < <("$python" - "$work/home/container/compose.yaml" << 'END'
@@ -71,7 +76,7 @@ set -m
 inside "${stated[@]:1}" > "$work/superlink.log" 2>&1 &
 superlink=$!
 for _ in $(seq 60); do
-  if (exec 3<> /dev/tcp/127.0.0.1/9093) 2> /dev/null; then
+  if answers; then
     echo "the superlink of compose.yaml answers at 127.0.0.1:9093, behind the gate"
     exit 0
   fi
