@@ -151,7 +151,8 @@ def deployment_table() -> str:
     loads = [row["load"] for row in record["rows"]]
     return (
         f"{record['nodes']} nodes on {record['cores']} cores at a load of {min(loads):.0f} to {max(loads):.0f}, "
-        f"{record['versions']}; medians of {record['rounds']} rounds; MB of gdpfed for each client. FedAvg has no privacy, SecAgg+ no noise.\n\n"
+        f"{record['versions']}; medians of {record['rounds']} rounds; MB of gdpfed for each client. "
+        "FedAvg has no privacy, SecAgg+ no noise.\n\n"
         + markdown_table(head, costs)
         + "\n[Where the seconds of a round go](../reproduce/tables/deployment.md).\n"
     )
