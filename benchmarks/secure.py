@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from gdpfed.secure import messages, shares
-from gdpfed.secure.client import SecureClient
+from gdpfed.secure.client import SecureClient, confirmations
 from gdpfed.secure.encoding import ClientEncoding, PlannedSum
 from gdpfed.secure.graph import circle, neighbours, topology
 from gdpfed.secure.noise_shares import Tolerance
@@ -66,12 +66,12 @@ class Idle(SecureClient):
 
     def constant(self, delivery: bytes, vector: bytes) -> bytes:
         """Stage 3 with a vector that is given; its header becomes this client's."""
-        joined, _, masked = self._opened(delivery)
+        joined, _, masked, _ = self._opened(delivery)
         self._state = dataclasses.replace(self._state, masked=masked, secrets=None)
         head = messages.MaskedInput(
             roster=joined.roster.digest,
             client=self._client,
-            confirmed=self._confirmations(joined, masked.sharers),
+            confirmed=confirmations(masked, roster=joined.roster.digest, client=self._client),
             values=np.zeros(0, np.uint32),
         ).encode()
         return head[:-4] + vector

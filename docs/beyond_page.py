@@ -56,6 +56,9 @@ _HEADLINE = {
 _UNTUNED = {
     "auto-cnn": ("FMNIST, the preset's CNN", "cnn"),
     "auto-features": ("FMNIST, scattering features", "features"),
+    "auto-cnn-half": ("the CNN, half the budgets", "cnn-half"),
+    "auto-cnn-strict": ("the CNN, 3:2:1", "cnn-strict"),
+    "auto-cnn-dirichlet": ("the CNN, Dirichlet 0.3", "cnn-dirichlet"),
     "auto-features-half": ("features, half the budgets", "features-half"),
     "auto-features-strict": ("features, 3:2:1", "features-strict"),
     "auto-features-dirichlet": ("features, Dirichlet 0.3", "features-dirichlet"),
@@ -253,10 +256,49 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
             continue
         without = found.get(PLAIN_SERVER) or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
         beside = [ours, tuned.get(PAPER), found.get(AUTO_PAPER), without]
-        cells = ["" if record is None else _mean(record) for record in beside]
+        cells = ["" if record is None else _mean(record).partition(" ")[0] for record in beside]
         rows.append([words, f"**{_mean(auto)}**", *cells, _difference(auto, ours), str(len(auto.runs))])
     head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds")
     return markdown_table(head, rows)
+
+
+def _parts(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
+    """What each part of `auto` gains, by the row that leaves it out."""
+    both = [tables[f"auto-{name}-parts", "fmnist"] for name in ("features", "cnn")]
+    rows = []
+    for row in TABLES["auto-features-parts"].rows:
+        if row != AUTO_ROW and any(row in found for found in both):
+            gains = [_difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
+            rows.append((row, *gains))
+    return markdown_table(("the row without a part of auto", "auto gains, features", "auto gains, the CNN"), rows)
+
+
+def _spreads(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
+    """How little it matters where `auto` begins, and how clients train."""
+    lines = []
+    for name, words in (
+        ("auto-norms", "Clip norms to start from, features"),
+        ("auto-features-rates", "Local learning rates, features"),
+        ("auto-cnn-rates", "Local learning rates, the CNN"),
+    ):
+        found = tables[name, "fmnist"]
+        means = [
+            f"{label.rpartition(' ')[2]}: {statistics.fmean(run.accuracy for run in record.runs):.2f}"
+            for label, record in found.items()
+        ]
+        lines += [f"- {words}: {', '.join(means)}."] if means else []
+    return "\n".join(lines) + "\n"
+
+
+def _clipping(record: Path | None) -> str:
+    """`auto` beside adaptive clipping, from the benchmark's record."""
+    if record is None or not record.is_file():
+        return ""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    methods, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("method", "model"))
+    found = {(row["method"], row["model"]): row["accuracies"] for row in rows}
+    lines = [(method, *(f"{statistics.fmean(found[method, model]):.2f}" for model in models)) for method in methods]
+    return markdown_table(("at the same budgets", *models), lines) + "\n"
 
 
 def _asked(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
@@ -389,7 +431,7 @@ def _check_notes(notes: Path) -> None:
 
 
 def beyond_page(folder: Path, notes: Path) -> str:
-    """The page of results: what came out, what each default gains, and what limits it."""
+    """The page of results: what came out, tuned and not, and what limits it."""
     _check_notes(notes)
     tables = _all_found(folder)
     first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
@@ -403,20 +445,23 @@ def beyond_page(folder: Path, notes: Path) -> str:
         f"{_headline(first)}\n{_note(notes, 'headline')}"
         "![Every row of the two ablations](img/beyond.png)\n\n"
         f"## Nothing tuned\n\n{_untuned(tables)}\n{_note(notes, 'auto')}"
-        f"## What each default gains\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
         f"{_note(notes, 'limits')}"
     ).rstrip("\n") + "\n"
 
 
-def beyond_tables(folder: Path, notes: Path) -> dict[str, str]:
-    """Every table: the rows in one page, the choices of settings in another."""
+def beyond_tables(folder: Path, notes: Path, *, clipping: Path | None = None) -> dict[str, str]:
+    """Every table: the rows in one page, the choices of settings in another. ``clipping`` is the record of
+    `benchmarks/adaptive_clipping.py`."""
     tables = _all_found(folder)
+    first = {name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE}
     rows = (
         "# Better than the paper: every row\n\nWritten by `docs/generate.py` from `reproduce/results/beyond/`; text "
         "between the tables is typed in, and so is the table of ideas that did not help. What it comes to: "
         "[beyond](../../docs/beyond.md). How settings were chosen: [choices](beyond-choices.md).\n\n"
         + _note(notes, "top")
-        + f"## What was asked\n\n{_asked({name: tables[name, TABLES[name].datasets[0]] for name in _HEADLINE})}\n"
+        + f"## What each default gains\n\n{_defaults(first)}\n{_note(notes, 'defaults')}"
+        + f"## What each part of auto gains\n\n{_parts(tables)}\n{_spreads(tables)}\n{_clipping(clipping)}"
+        + f"## What was asked\n\n{_asked(first)}\n"
     )
     choices = (
         "# Better than the paper: how settings were chosen\n\nWritten by `docs/generate.py` from "

@@ -29,8 +29,8 @@ NOT_RUN = {
     "export RAY": "of clusters.md: tests/runs/test_ray.py runs its block on a cluster of its own",
     "gdpfed serve": "serves until it is stopped: tests/serve/test_server.py starts and ends it",
     "gdpfed data get": "a download",
-    "gdpfed train shakespeare --method auto --model public-text": "the whole data set, minutes of features",
-    "gdpfed train cifar10 --method auto --model public-image": "the whole data set, a download, minutes of features",
+    "gdpfed train shakespeare --auto --model public-text": "the whole data set, minutes of features",
+    "gdpfed train cifar10 --auto --model public-image": "the whole data set, a download, minutes of features",
     "python benchmarks/": "minutes of a quiet machine",
     "python -m tests.": "minutes of a quiet machine",
 }

@@ -267,7 +267,7 @@ class ProbingGrid(LoopbackGrid):
     def _probe(self, sent: float, found: list[float]) -> None:
         stage = _PROBES[len(self.probed) % len(_PROBES)]
         right = {"announce": pack("announce", bytes(32), self._federation.enrolment.as_json().encode())}
-        # The very keys that the node answered: refused, and its session goes on.
+        # The very request that the node answered: answered again, and its session goes on.
         packet = {**right, "keys": self._keys}.get(stage, b"x" * 400)
         words = [str(self._federation.node_path(0)), stage, "held" if self._is_hidden else "free"]
         # The input must be there first.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gdpfed.secure import messages
+from gdpfed.secure import masks, messages
 from gdpfed.secure.client import SecureClient
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
@@ -119,12 +119,13 @@ def _opened_by(
     held: dict[Secret, dict[int, bytes]] = {}
     for owner, sealed in shared.items():
         for holder, box in sealed.sealed:
-            joined = clients[holder]._state.joined if holder in colluders and holder in clients else None
-            if joined is None or owner in colluders:
+            secrets = clients[holder]._state.secrets if holder in colluders and holder in clients else None
+            if secrets is None or owner in colluders:
                 continue
             route = roster.digest + owner.to_bytes(4, "little") + holder.to_bytes(4, "little")
             nonce = owner.to_bytes(4, "little") + bytes(8)
-            plain = unseal(joined.channels[owner], nonce=nonce, sealed=box, bound_to=route)
+            key = masks.seal_key(secrets.once, sealed.seal_public, session=roster.digest, one=holder, other=owner)
+            plain = unseal(key, nonce=nonce, sealed=box, bound_to=route)
             point = roster.point_of(holder)
             held.setdefault((owner, messages.OF_MASK), {})[point] = plain[:SHARE_BYTES]
             held.setdefault((owner, messages.OF_SEED), {})[point] = plain[SHARE_BYTES:]

@@ -60,7 +60,7 @@ class Knowledge:
         if secret is None:
             return None
         if kind == messages.OF_MASK:
-            right = AgreementKey(secret).public == self._roster.entry_of(owner).mask_public
+            right = AgreementKey(secret).public == self._public(owner)
         else:
             committed = self._of.shared[owner].commitment
             right = masks.commitment(secret, session=self._roster.digest, client=owner) == committed
@@ -131,4 +131,4 @@ class Knowledge:
             raise AssertionError("the model of what is known is wrong: a component did not come out")
 
     def _public(self, client: int) -> bytes:
-        return self._roster.entry_of(client).mask_public
+        return self._of.shared[client].mask_public

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from gdpfed.errors import GdpfedError
-from gdpfed.secure import messages
+from gdpfed.secure import masks, messages
+from gdpfed.secure.client import confirmations
+from gdpfed.secure.client_state import Masked
 from gdpfed.secure.primitives import sign
 from tests.attacks.malicious_cohort import Prepared, Rostered, stood
 from tests.attacks.malicious_knowledge import Knowledge, Learnt
@@ -116,7 +118,7 @@ class Attack(Knowledge):
 
     def _mask(self, client: int, sharers: frozenset[int]) -> None:
         sealed = tuple(
-            (sender, box)
+            (sender, self._of.shared[sender].delivered(box))
             for sender in sorted(sharers & set(self._of.shared))
             for peer, box in self._of.shared[sender].sealed
             if peer == client
@@ -184,12 +186,13 @@ class Attack(Knowledge):
     def _of_colluder(self, colluder: int, client: int, sharers: set[int]) -> list[tuple[int, bytes]]:
         """A colluder confirms whatever the server wants."""
         machine = self._of.clients.get(colluder)
-        joined = machine._state.joined if machine is not None else None
-        if machine is None or joined is None:
+        secrets = machine._state.secrets if machine is not None else None
+        if secrets is None or client not in self._of.shared:
             return []
-        return [
-            (colluder, sealed) for peer, sealed in machine._confirmations(joined, frozenset(sharers)) if peer == client
-        ]
+        digest, public = self._roster.digest, self._of.shared[client].seal_public
+        key = masks.confirmation_key(secrets.seal, public, session=digest, one=colluder, other=client)
+        made = Masked(sharers=frozenset(sharers), held={}, channels={client: key})
+        return [(colluder, sealed) for _, sealed in confirmations(made, roster=digest, client=colluder)]
 
     def _agree_and_reveal(self, sharers: frozenset[int]) -> None:
         sets = self._sets(sharers)

@@ -16,7 +16,6 @@ from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.wire import pack
 from gdpfed.planning.plan import Plan, guaranteed
 from gdpfed.planning.plan_file import plan_to_toml
-from gdpfed.secure.session import Session
 from tests.attacks.defences import without_the_rule
 from tests.flower.federations import DELTA, NUM_PARAMS, Federation
 
@@ -42,11 +41,8 @@ def asked_for_keys(federation: Federation, plan: Plan) -> bytes:
         num_params=NUM_PARAMS,
         test_seed=chosen.test_seed,
     )
-    session = Session(
-        plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
-    )
     node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
-    return node.answer("keys", pack("keys", terms.signed(federation.home.identity), session.encoded(), b""))
+    return node.answer("keys", pack("keys", terms.signed(federation.home.identity), b""))
 
 
 @contextlib.contextmanager

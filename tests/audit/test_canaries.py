@@ -20,7 +20,7 @@ from tests.audit.plans import small_plan, small_rotation
 pytestmark = pytest.mark.training
 
 
-@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
+@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled", "auto"])
 @pytest.mark.parametrize("integers", [False, True])
 def test_only_canaries_inside_move_the_sum(method: str, integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise the sums are the canaries' own, clipped from ten times the norm, to the grid."""
@@ -39,7 +39,7 @@ def test_only_canaries_inside_move_the_sum(method: str, integers: bool, monkeypa
         np.testing.assert_array_equal(np.flatnonzero(seen.taking_part[2]), coins)
 
 
-@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled"])
+@pytest.mark.parametrize("method", ["gdpfed", "gdpfed+", "pooled", "auto"])
 @pytest.mark.parametrize("integers", [False, True])
 def test_canaries_of_a_rotation_are_asked(method: str, integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, four times in eight rounds; without noise the sums are those of the heads inside."""

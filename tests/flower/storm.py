@@ -121,10 +121,12 @@ class Fault:
     may_lose: tuple[int, ...] = ()
 
 
+def _of_three(stage: str) -> Fault:
+    return Fault(name=f"SuperNode of three, at {stage}", kills="node", stage=stage, victim=_VICTIM)
+
+
 def _node_faults() -> list[Fault]:
-    made = [
-        Fault(name=f"SuperNode of three, at {stage}", kills="node", stage=stage, victim=_VICTIM) for stage in STAGES
-    ]
+    made = [_of_three(stage) for stage in STAGES if stage != "keys"]
     made.append(
         Fault(name="the only SuperNode of a group, at input", kills="node", stage="input", victim=_LONER,
               may_lose=(_SMALL_GROUP,))
@@ -146,6 +148,8 @@ def _lies() -> list[Fault]:
 
 
 FAULTS: tuple[Fault, ...] = (
+    # First: everybody is asked for a key before the first round, and hardly anybody later.
+    _of_three("keys"),
     Fault(name="ServerApp, charged", kills="server", stage="charged"),
     *_node_faults(),
     *(Fault(name=f"ServerApp, {point}", kills="server", stage=point) for point in POINTS if point != "charged"),
@@ -224,7 +228,7 @@ class Storm:
             submit(self.federation, deployment)
             for number, fault in enumerate(self.faults):
                 started = time.monotonic()
-                ended = self._suffer(number, fault, deployment)
+                ended = self._suffer(number, fault, deployment, following=self.faults[number + 1 : number + 2])
                 outcome = self._judged(number, fault)
                 outcome.seconds = ended - started
                 self._judge_waiting(outcome)
@@ -259,12 +263,16 @@ class Storm:
                 raise AssertionError(f"nothing happens: see {deployment.logs}, {self.federation.home.path}")
             time.sleep(0.05)
 
-    def _suffer(self, number: int, fault: Fault, deployment: LocalFlower) -> float:
+    def _suffer(
+        self, number: int, fault: Fault, deployment: LocalFlower, *, following: tuple[Fault, ...] = ()
+    ) -> float:
         """Kills and brings back, or lets a node lie; returns when the round had ended."""
         assert deployment.superlink is not None
         is_gone = fault.kills == "node" or fault.lie in ("killed", "late")
+        # A round begins with shares: a lie there is made up before the round begins.
+        lies_next = [f"{one.lie} {one.stage} {one.victim}" for one in following if one.lie and one.stage == "shares"]
+        is_held = is_gone or bool(lies_next)
         if fault.lie:
-            # The round has begun, but a round is asked for keys first.
             self._lie.write_text(f"{fault.lie} {fault.stage} {fault.victim}")
         elif fault.kills == "server":
             self._await(deployment, lambda: f"{fault.stage}:{number}" not in self.stops.read_text().split())
@@ -272,7 +280,7 @@ class Storm:
             submit(self.federation, deployment)
         else:
             self._await(deployment, lambda: self._is_open(number, fault.stage))
-        if is_gone:
+        if is_held:
             self._hold.touch()
         if fault.kills == "node":
             node = deployment.nodes[fault.victim]
@@ -284,7 +292,7 @@ class Storm:
             deployment.superlink.wait()
             deployment.start_superlink()
             submit(self.federation, deployment)
-        if is_gone:
+        if is_held:
             self._await(deployment, self._held.exists)
         elif not (fault.kills == "server" and fault.stage == "checkpointed"):
             self._await(deployment, lambda: self._is_done(number))
@@ -292,10 +300,12 @@ class Storm:
         self._lie.unlink(missing_ok=True)
         if fault.kills == "node":
             self._bring_back(deployment, fault.victim)
-        if is_gone:
-            if fault.lie:
+        if is_held:
+            if is_gone and fault.lie:
                 # Flower's SuperNode takes no other message before it has answered, or given up, this one.
                 self._await(deployment, lambda: _is_free(deployment.nodes[fault.victim].said))
+            for words in lies_next:
+                self._lie.write_text(words)
             self._hold.unlink()
             self._await(deployment, lambda: self._is_done(number))
             self._held.unlink()

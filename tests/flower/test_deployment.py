@@ -15,8 +15,9 @@ from torch import Tensor
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.node.own_ledger import OwnLedger
 from gdpfed.flower.operate.between_runs import set_plan
-from gdpfed.flower.shared.carrier import packet_in
-from gdpfed.flower.shared.wire import unpack
+from gdpfed.flower.operate.progress import progress_in
+from gdpfed.flower.server.events import EVENTS
+from gdpfed.flower.server.keys_ahead import KeysAhead
 from gdpfed.ledger.book import Ledger
 from gdpfed.ledger.verify import verify_ledger
 from gdpfed.planning.people import assign
@@ -24,7 +25,6 @@ from gdpfed.report.load import load_report
 from gdpfed.runs.folder import open_run
 from gdpfed.runs.simulate import simulate
 from gdpfed.secure.in_process import Stage
-from gdpfed.secure.session import Session
 from gdpfed.training.releases.secure_sums import SecureRelease
 from gdpfed.training.rounds import IntArray, TrainingState, initial_state, run_round
 from gdpfed.training.sampling import simulated as simulated_sample
@@ -63,7 +63,7 @@ def simulated(federation: Federation, *, dropout: float, seed: int = SEED) -> tu
     return state, release
 
 
-@pytest.mark.parametrize("method", ["gdpfed+", "dp-fedavg", "pooled"])
+@pytest.mark.parametrize("method", ["gdpfed+", "dp-fedavg", "pooled", "auto"])
 def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, method=method, settings={"dropout_rate": 0.0})
     expected, _ = simulated(federation, dropout=0.0)
@@ -73,10 +73,10 @@ def test_simulator_and_deployment_agree(method: str, tmp_path: Path) -> None:
     assert not torch.equal(deployed.parameters, torch.from_numpy(VECTOR))
 
 
-@pytest.mark.parametrize(("method", "asks"), [("gdpfed+", 2), ("pooled", 3), ("dp-fedavg", 4)])
+@pytest.mark.parametrize(("method", "asks"), [("gdpfed+", 2), ("pooled", 3), ("dp-fedavg", 4), ("auto", 3)])
 def test_simulator_and_deployment_agree_in_a_rotation(method: str, asks: int, tmp_path: Path) -> None:
     """Whom the server asks, and how every node's coin falls: the same model to the last bit."""
-    settings = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.3}
+    settings = {"dropout_rate": 0.0, "input_seconds": 12.0, "answer_seconds": 0.8}
     federation = Federation(tmp_path, method=method, rounds=4, asks=asks, settings=settings)
     expected, _ = simulated(federation, dropout=0.0)
     deployed = federation.serve()
@@ -136,8 +136,19 @@ def test_an_averaged_model_is_averaged(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([saved["array0"], saved["array1"]]), expected.model)
 
 
-def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> None:
-    """The same clients fall silent at the same stages: the same sums abort, and are tried again."""
+def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same clients fall silent at the same stages: the same sums abort, and are tried again.
+
+    Deposits are forgotten, so that everybody is asked for a key before every attempt, and can fall silent then.
+    """
+    ask = KeysAhead.ask
+
+    def ask_all(self: KeysAhead, clients: list[int], *, round_number: int) -> None:
+        for client in clients:
+            self.forget(client)
+        ask(self, clients, round_number=round_number)
+
+    monkeypatch.setattr(KeysAhead, "ask", ask_all)
     seed = 17
     federation = Federation(
         tmp_path,
@@ -149,19 +160,19 @@ def test_simulator_and_deployment_agree_when_clients_vanish(tmp_path: Path) -> N
         settings={"dropout_rate": 0.4},
     )
     expected, release = simulated(federation, dropout=0.4, seed=seed)
-    sessions: dict[int, Session] = {}
     stages = {"keys": Stage.KEYS, "shares": Stage.SHARES, "input": Stage.INPUT}
     stages |= {"agree": Stage.AGREEMENT, "reveal": Stage.REVEAL}
     silenced = set()
 
     def deliver(client: int, message: Message) -> bool:
         stage = stage_of(message)
-        if stage == "keys":
-            sessions[client] = Session.decoded(unpack(packet_in(message), stage="keys", num_parts=3)[1])
         if stage == "announce":
             return True
-        session = sessions[client]
-        vanishing = release._vanishing([client], session.round_number, session.attempt)
+        run, group = federation.ledger().state.run(federation.home.run_name), client // 6
+        number = progress_in(federation.home.path / EVENTS).round_number
+        tried = len(run.attempts.get((number, group), ()))
+        # Keys are asked for before the attempt is in the ledger.
+        vanishing = release._vanishing([client], number, tried if stage == "keys" else tried - 1)
         is_silent = client in vanishing and stages[stage] >= vanishing[client]
         silenced.update({stage} if is_silent else set())
         return not is_silent

@@ -57,7 +57,7 @@ def test_metrics_name_nobody(tmp_path: Path) -> None:
         asked: set[int] = set()
 
         def deliver(client: int, message: Message, asked: set[int] = asked) -> bool:
-            asked.update({client} if stage_of(message) == "keys" else ())
+            asked.update({client} if stage_of(message) == "shares" else ())
             return True
 
         federation.serve(federation.grid(deliver=deliver))

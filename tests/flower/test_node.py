@@ -30,6 +30,8 @@ from gdpfed.flower.server.server_home import make_server_home
 from gdpfed.flower.shared.carrier import packet_in, record_of
 from gdpfed.flower.shared.wire import STAGES, pack, unpack
 from gdpfed.planning.people import assign
+from gdpfed.secure.messages import Advertisement, Roster
+from gdpfed.secure.primitives import sign
 from gdpfed.secure.session import Session
 from gdpfed.training.sampling import asked_clients, public_orders
 from tests.flower.federations import (
@@ -59,7 +61,7 @@ def federation_of(path: Path, **more: Any) -> Federation:
 
 def tampered(stage: str, change: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]) -> Callable[[int, Message], bool]:
     """A server that sends one client something else."""
-    parts = {"announce": 2, "keys": 3, "shares": 2, "input": 3, "agree": 2, "reveal": 2}[stage]
+    parts = {"announce": 2, "keys": 2, "shares": 3, "input": 4, "agree": 2, "reveal": 2}[stage]
 
     def deliver(client: int, message: Message) -> bool:
         if client == VICTIM and stage_of(message) == stage:
@@ -112,48 +114,47 @@ def test_a_different_model_is_refused(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
 
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        digest, delivery, model = parts
-        return digest, delivery, (np.frombuffer(model, dtype="<f4") + np.float32(1)).tobytes()
+        digest, delivery, model, witness = parts
+        return digest, delivery, (np.frombuffer(model, dtype="<f4") + np.float32(1)).tobytes(), witness
 
     federation.serve(federation.grid(deliver=tampered("input", other)))
     only_the_victim_complains(federation, "the model is not the one that all clients of this session agreed on")
 
 
 def test_another_session_for_one_client_is_refused(tmp_path: Path) -> None:
-    """A server that tells one client another model from the start: its keys fit nobody else's roster."""
+    """A server that tells one client another model from the start: the roster is not of that session."""
     federation = federation_of(tmp_path)
 
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        terms, encoded, witness = parts
+        terms, encoded, roster = parts
         session = Session.decoded(encoded)
         changed = Session(**{**vars(session), "model_hash": bytes(32)})
-        return terms, changed.encoded(), witness
+        return terms, changed.encoded(), roster
 
-    federation.serve(federation.grid(deliver=tampered("keys", other)))
-    assert "expected keys for this session, got keys for another model" in federation.server_log
-    assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
+    federation.serve(federation.grid(deliver=tampered("shares", other)))
+    only_the_victim_complains(federation, "expected a roster of this session, got one of another model")
 
 
 def test_a_forged_roster_is_refused(tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
 
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        digest, roster = parts
-        return digest, roster[:-1] + bytes([roster[-1] ^ 1])
+        terms, session, roster = parts
+        return terms, session, roster[:-1] + bytes([roster[-1] ^ 1])
 
     federation.serve(federation.grid(deliver=tampered("shares", other)))
     only_the_victim_complains(federation, "expected a roster that the server has signed")
 
 
 def test_terms_that_the_server_did_not_sign_are_refused(tmp_path: Path) -> None:
-    federation = federation_of(tmp_path)
-
     def other(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        terms, session, witness = parts
-        return terms.replace(b'"dropout_rate":0.2', b'"dropout_rate":0.1'), session, witness
+        terms, *others = parts
+        return terms.replace(b'"dropout_rate":0.2', b'"dropout_rate":0.1'), *others
 
-    federation.serve(federation.grid(deliver=tampered("keys", other)))
-    only_the_victim_complains(federation, "the terms are not signed by the pinned server")
+    for stage in ("keys", "shares"):
+        federation = federation_of(tmp_path / stage)
+        federation.serve(federation.grid(deliver=tampered(stage, other)))
+        only_the_victim_complains(federation, "the terms are not signed by the pinned server")
 
 
 def test_another_enrolment_is_refused(tmp_path: Path) -> None:
@@ -178,37 +179,36 @@ def test_an_owner_may_ask_for_more_colluders(tmp_path: Path) -> None:
 
 
 def test_a_refused_message_ends_no_session(tmp_path: Path) -> None:
-    """Keys are asked for twice in the middle of a round: the second is refused, the round goes on."""
+    """The roster comes again in the middle of a round, and a key is asked for: the round goes on."""
     federation = federation_of(tmp_path)
-    keys: dict[int, bytes] = {}
+    sent: dict[tuple[int, str], bytes] = {}
     again = []
 
     def deliver(client: int, message: Message) -> bool:
-        if stage_of(message) == "keys":
-            keys[client] = packet_in(message)
+        sent[client, stage_of(message)] = packet_in(message)
         if stage_of(message) == "input":
-            node = Node(federation.node(client), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
-            again.append(node.answer("keys", keys[client]))
+            again.append(node_of(federation, client).answer("shares", sent[client, "shares"]))
+            assert node_of(federation, client).answer("keys", sent[client, "keys"])
+            again.append(node_of(federation, client).answer("shares", sent[client, "shares"]))
         return True
 
     federation.serve(federation.grid(deliver=deliver))
     assert set(again) == {b""}
-    assert len(again) >= 8
+    assert len(again) >= 16
     assert set(map(tuple, federation.states().values())) == {("published",)}
 
 
 def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) -> None:
-    """The server gave up and asks for keys again while the node still trains: they come when the training has ended."""
+    """The server gave up and begins again while the node still trains: it is answered when the training has ended."""
     federation = federation_of(tmp_path)
     sent: dict[str, bytes] = {}
     happened: list[str] = []
 
     def again() -> None:
-        terms, encoded, witness = unpack(sent["keys"], stage="keys", num_parts=3)
-        session = Session.decoded(encoded)
-        packet = pack("keys", terms, replace(session, attempt=session.attempt + 1).encoded(), witness)
-        assert node_of(federation).answer("keys", packet)
+        advertised, _ = unpack(node_of(federation).answer("keys", sent["keys"]), stage="keys", num_parts=2)
         happened.append("keys")
+        packet = begun_again(federation, sent["shares"], {VICTIM: advertised})
+        assert node_of(federation).answer("shares", packet)
 
     def slow(model: Any, data: int, context: Context) -> Any:
         if data == VICTIM and not asking:
@@ -233,6 +233,160 @@ def test_a_new_session_waits_for_a_training_that_takes_too_long(tmp_path: Path) 
     assert happened == ["trained", "keys"]
     assert not node_of(federation).answer("agree", sent["agree"])
     assert "no session waits for stage 'agree'" in federation.node_log(VICTIM)
+
+
+def begun_again(federation: Federation, shares: bytes, advertised: dict[int, bytes]) -> bytes:
+    """The server's next attempt at a session, with other keys of some clients."""
+    terms, encoded, content = unpack(shares, stage="shares", num_parts=3)
+    session = replace(Session.decoded(encoded), attempt=Session.decoded(encoded).attempt + 1)
+    roster = Roster.decode(content)
+    entries = tuple(
+        Advertisement.decode(advertised[entry.client]) if entry.client in advertised else entry
+        for entry in roster.entries
+    )
+    changed = replace(roster, session=session, entries=entries)
+    signed = replace(changed, signature=sign(federation.home.identity, changed.signed))
+    return pack("shares", terms, session.encoded(), signed.encode())
+
+
+def test_a_key_is_used_once(tmp_path: Path) -> None:
+    """Rosters with a key that the node has used, that it never made, or that is of other terms are refused."""
+    federation = federation_of(tmp_path)
+    sent: dict[tuple[int, str], bytes] = {}
+
+    def deliver(client: int, message: Message) -> bool:
+        sent[client, stage_of(message)] = packet_in(message)
+        if stage_of(message) == "agree":
+            raise Enough
+        return True
+
+    with pytest.raises(Enough):
+        federation.serve(federation.grid(deliver=deliver))
+    victim = next(client for client, stage in sent if stage == "agree")
+    node = node_of(federation, victim)
+    shares = sent[victim, "shares"]
+    assert node.answer("shares", begun_again(federation, shares, {})) == b""
+    assert "no key is advertised for another session, or it was used already" in federation.node_log(victim)
+    advertised, standing = unpack(node.answer("keys", sent[victim, "keys"]), stage="keys", num_parts=2)
+    assert node.answer("shares", begun_again(federation, shares, {})) == b""
+    assert "expected a roster with the key that this client advertised" in federation.node_log(victim)
+    # Asked again, it is the same one: a server that was started again loses nothing.
+    assert node.answer("keys", sent[victim, "keys"]) == pack("keys", advertised, standing)
+    # Signed for other terms.
+    other = replace(Advertisement.decode(advertised), plan_hash=bytes(32), signature=b"")
+    other = replace(other, signature=sign(federation.node(victim).identity, other.signed))
+    assert node.answer("shares", begun_again(federation, shares, {victim: other.encode()})) == b""
+    packet = begun_again(federation, shares, {victim: advertised})
+    path = federation.node(victim).sessions / "next.key"
+    kept = path.read_bytes()
+    assert node.answer("shares", packet)
+    assert node.answer("shares", packet) == b""
+    assert not path.exists()
+    # Put back beside a ledger that has its session, it is worth nothing; nor is it advertised again.
+    path.write_bytes(kept)
+    assert node.answer("shares", begun_again(federation, packet, {victim: advertised})) == b""
+    assert "a one-time key that had no session yet" in federation.node_log(victim)
+    fresh, _ = unpack(node.answer("keys", sent[victim, "keys"]), stage="keys", num_parts=2)
+    assert Advertisement.decode(fresh).public != Advertisement.decode(advertised).public
+
+
+@pytest.mark.parametrize("point", ["claimed", "begun", "forgotten", "kept"])
+def test_a_key_is_claimed_once(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that dies at any point of its first answer: the round loses it, and its key never comes again."""
+    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=1.0, rounds=3)
+    keys: list[bytes] = []
+    # What was on its disk then: a process that is killed tidies nothing up.
+    died: list[dict[Path, bytes]] = []
+
+    def dies(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+        def dying(*arguments: Any, **named: Any) -> Any:
+            is_victim = current[0] == VICTIM and not died
+            made = function(*arguments, **named) if after or not is_victim else None
+            if is_victim:
+                died.append({path: path.read_bytes() for path in federation.node(VICTIM).sessions.iterdir()})
+                raise Killed
+            return made
+
+        return dying
+
+    def app(message: Message, context: Context) -> Message:
+        try:
+            return federation.app(message, context)
+        except Killed:
+            for path, content in died[0].items():
+                path.write_bytes(content)
+            raise RuntimeError from None
+
+    current = [0]
+    place, name, after = {
+        "claimed": (answers.SecureClient, "share", False),
+        "begun": (OwnLedger, "begin", True),
+        "forgotten": (SavedSessions, "forget", True),
+        "kept": (SavedSessions, "keep", True),
+    }[point]
+    monkeypatch.setattr(place, name, dies(getattr(place, name), after=after))
+
+    def deliver(client: int, message: Message) -> bool:
+        current[0] = client
+        if client == VICTIM and stage_of(message) == "shares":
+            roster = Roster.decode(unpack(packet_in(message), stage="shares", num_parts=3)[2])
+            keys.append(roster.entry_of(client).public)
+        return True
+
+    deployed = federation.serve(federation.grid(deliver=deliver, apps={VICTIM: app}))
+    assert died
+    assert any(path.name == "next.key.claimed" for path in died[0]) is (point in ("claimed", "begun"))
+    assert deployed.round_number == 3
+    assert len(keys) == len(set(keys)) == 3
+    assert {attempts[-1] for attempts in federation.states().values()} == {"published"}
+    assert not list(federation.node(VICTIM).sessions.glob("*.claimed"))
+
+
+def test_a_damaged_key_is_made_anew(tmp_path: Path) -> None:
+    federation = federation_of(tmp_path)
+    packet = keys_for(federation)
+    first = node_of(federation).answer("keys", packet)
+    path = federation.node(VICTIM).sessions / "next.key"
+    for damaged in (b"", b"x" * 10, path.read_bytes()[:-1], bytes(32) + path.read_bytes()[32:]):
+        path.write_bytes(damaged)
+        again = node_of(federation).answer("keys", packet)
+        assert again
+        assert again != first
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_last_answer_looks_like_any_other(tmp_path: Path) -> None:
+    """A node at its cap says so in place of its next key, in as many bytes; nobody asks it again, or loses it."""
+    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=4, cap=2)
+    given: dict[int, list[bool]] = {}
+    lengths: dict[tuple[int, int], set[int]] = {}
+    asked: list[tuple[int, str]] = []
+    cohort: dict[int, int] = {}
+
+    def deliver(client: int, message: Message) -> bool:
+        asked.append((client, stage_of(message)))
+        if stage_of(message) == "shares":
+            roster = Roster.decode(unpack(packet_in(message), stage="shares", num_parts=3)[2])
+            cohort[client] = len(roster.entries)
+            done = {other for other, words in given.items() if words[-1]}
+            assert not done & set(roster.clients)
+        return True
+
+    def disturb(client: int, reply: Message) -> list[Message]:
+        if stage_of(reply) == "reveal":
+            _, advertised, _ = unpack(packet_in(reply), stage="reveal", num_parts=3)
+            given.setdefault(client, []).append(Advertisement.decode(advertised).is_last_word)
+            lengths.setdefault((client // 5, cohort[client]), set()).add(len(packet_in(reply)))
+        return [reply]
+
+    federation.serve(federation.grid(deliver=deliver, disturb=disturb))
+    assert {tuple(each) for each in given.values()} <= {(False, True), (False,)}
+    assert (False, True) in {tuple(each) for each in given.values()}
+    # The length follows from the cohort alone.
+    assert {len(each) for each in lengths.values()} == {1}
+    # Nobody was asked for a key but before the first round.
+    assert all(asked.count((client, "keys")) == 1 for client in federation.numbers)
+    assert [stage for _, stage in asked].index("shares") >= 10
 
 
 def spoiled(kind: str) -> Callable[[Any, int, Context], Any]:
@@ -327,7 +481,8 @@ def test_a_restarted_node_counts_on(tmp_path: Path) -> None:
             (run,) = ledger.runs.values()
             assert run.sent <= run.cap == 2
             assert run.event.num_rounds == 3
-        assert not list(federation.node(number).sessions.iterdir())
+        # Of sessions nothing is left; who may send another input has a key for it.
+        assert [path.name for path in federation.node(number).sessions.iterdir()] in ([], ["next.key"])
 
 
 HIDDEN = {"dropout_rate": 0.0, "input_seconds": 9.0, "answer_seconds": 0.25}
@@ -342,22 +497,22 @@ def test_only_its_turn_is_answered(tmp_path: Path) -> None:
     replayed: list[bytes] = []
 
     def deliver(client: int, message: Message) -> bool:
-        if stage_of(message) == "keys":
-            terms, encoded, witness = unpack(packet_in(message), stage="keys", num_parts=3)
+        if stage_of(message) == "shares":
+            terms, encoded, content = unpack(packet_in(message), stage="shares", num_parts=3)
             session = Session.decoded(encoded)
             asked[client].append(session.round_number)
             if client == VICTIM and not replayed:
                 for number in range(-1, 6):
                     if number != session.round_number:
                         other = replace(session, round_number=number % 2**32)
-                        packet = pack("keys", terms, other.encoded(), witness)
+                        packet = pack("shares", terms, other.encoded(), content)
                         replayed.append(
                             Node(
                                 federation.node(VICTIM),
                                 node_id=101,
                                 num_params=NUM_PARAMS,
                                 train=lambda vector, _: vector,
-                            ).answer("keys", packet)
+                            ).answer("shares", packet)
                         )
         return True
 
@@ -389,13 +544,10 @@ def test_a_rotation_needs_its_moment(tmp_path: Path) -> None:
 
 
 def keys_for(federation: Federation, **changes: Any) -> bytes:
-    """Keys as the server asks for them in the first round, on terms of its choice."""
+    """A key as the server asks for it, on terms of its choice."""
     run = HomeRun.read(federation.home, num_params=NUM_PARAMS)
     terms = replace(run.terms, **changes)
-    session = Session(
-        plan_hash=terms.digest, model_hash=bytes(32), round_number=0, attempt=0, place=0, num_params=NUM_PARAMS
-    )
-    return pack("keys", terms.signed(run.identity), session.encoded(), b"")
+    return pack("keys", terms.signed(run.identity), b"")
 
 
 def test_a_weaker_promise_is_refused(tmp_path: Path) -> None:
@@ -591,8 +743,8 @@ def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     current = [0]
 
     def deliver(client: int, message: Message) -> bool:
-        if stage_of(message) == "keys":
-            _, encoded, _ = unpack(packet_in(message), stage="keys", num_parts=3)
+        if stage_of(message) == "shares":
+            _, encoded, _ = unpack(packet_in(message), stage="shares", num_parts=3)
             current[0] = Session.decoded(encoded).round_number
         if stage_of(message) == "input":
             sent[client] = time.monotonic()
@@ -608,7 +760,8 @@ def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     app = client_app(model=MODEL, data=number_in, train=counting)
     federation.serve(federation.grid(deliver=deliver, disturb=disturb, apps=dict.fromkeys(federation.numbers, app)))
     assert trained == [0] * 6
-    for stage in ("keys", "shares", "input", "agree", "reveal"):
+    # In the second round it is everybody's last ask, too.
+    for stage in ("shares", "input", "agree", "reveal"):
         assert lengths[0, stage] == lengths[1, stage]
         assert len(lengths[0, stage]) == 1
     assert sizes[0] == sizes[1]
@@ -616,7 +769,7 @@ def test_a_coin_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for number in federation.numbers:
         assert federation.node_log(number) == ""
         with OwnLedger(federation.node(number)) as ledger:
-            rows = [(row.kind, {**row.content, "round": 0}) for row in ledger._store.rows[1:]]
+            rows = [(row.kind, {**row.content, "round": 0, "key": ""}) for row in ledger._store.rows[1:]]
             assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
             assert [kind for kind, _ in rows] == ["round", "sent", "revealed"] * 2
 
@@ -642,11 +795,14 @@ def test_nothing_is_answered_twice(tmp_path: Path) -> None:
     node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
     with OwnLedger(federation.node(VICTIM)) as ledger:
         rows = ledger.num_rows
-    for stage in STAGES[1:]:
+    for stage in STAGES[2:]:
         assert node.answer(stage, sent[stage]) == b""
+    # Its last word, which it gave before.
+    advertised, _ = unpack(node.answer("keys", sent["keys"]), stage="keys", num_parts=2)
+    assert Advertisement.decode(advertised).is_last_word
     with OwnLedger(federation.node(VICTIM)) as ledger:
         assert ledger.num_rows == rows
-    assert all(f"refused {stage}" in federation.node_log(VICTIM) for stage in STAGES[1:])
+    assert all(f"refused {stage}" in federation.node_log(VICTIM) for stage in STAGES[2:])
 
 
 @pytest.fixture(scope="module")
@@ -660,7 +816,8 @@ def quiet_federation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Federati
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_node_never_raises(quiet_federation: tuple[Federation, dict[str, bytes]], data: st.DataObject) -> None:
-    """Mutated messages of every stage: an empty answer, whatever they are."""
+    """Mutated messages of every stage: an empty answer, whatever they are; if its terms are right a node that is done
+    says so again."""
     federation, sent = quiet_federation
     stage = data.draw(st.sampled_from(STAGES[1:]))
     packet = bytearray(sent[stage])
@@ -669,7 +826,11 @@ def test_a_node_never_raises(quiet_federation: tuple[Federation, dict[str, bytes
     cut = data.draw(st.integers(0, len(packet)))
     packet = packet[:cut] if data.draw(st.booleans()) else packet + bytes(data.draw(st.binary(max_size=8)))
     node = Node(federation.node(VICTIM), node_id=1, num_params=NUM_PARAMS, train=lambda vector, _: vector)
-    assert node.answer(stage, bytes(packet)) == b""
+    answer = node.answer(stage, bytes(packet))
+    if answer and stage == "keys":
+        assert Advertisement.decode(unpack(answer, stage="keys", num_parts=2)[0]).is_last_word
+    else:
+        assert answer == b""
 
 
 def test_no_secret_travels_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -84,30 +85,49 @@ def test_sessions_only_go_up(tmp_path: Path) -> None:
     home = home_of(tmp_path)
     with OwnLedger(home) as ledger:
         run = joined(ledger, home)
-        ledger.begin(run, (0, 1))
+        ledger.begin(run, (0, 1), key=os.urandom(32))
         for round_number, attempt in ((0, 1), (0, 0)):
             with pytest.raises(PrivacyError, match="none is answered twice"):
-                ledger.begin(run, (round_number, attempt))
+                ledger.begin(run, (round_number, attempt), key=os.urandom(32))
     with OwnLedger(home) as ledger:
         run = ledger.runs[terms_of("one").digest.hex()]
         with pytest.raises(PrivacyError, match="none is answered twice"):
-            ledger.begin(run, (0, 1))
+            ledger.begin(run, (0, 1), key=os.urandom(32))
         with pytest.raises(PrivacyError, match="fewer than 1000 attempts"):
-            ledger.begin(run, (1, 1000))
+            ledger.begin(run, (1, 1000), key=os.urandom(32))
         with pytest.raises(PrivacyError, match="beyond them"):
-            ledger.begin(run, (2, 0))
-        ledger.begin(run, (1, 0))
+            ledger.begin(run, (2, 0), key=os.urandom(32))
+        ledger.begin(run, (1, 0), key=os.urandom(32))
+
+
+def test_no_key_has_two_sessions(tmp_path: Path) -> None:
+    """Of no run, also after the ledger was opened again; a row of before, without a key, is read."""
+    home, key = home_of(tmp_path), os.urandom(32)
+    with OwnLedger(home) as ledger:
+        run = joined(ledger, home)
+        assert not ledger.has_used(key)
+        ledger.begin(run, (0, 0), key=key)
+        ledger._write("round", {"terms": run.terms, "round": 0, "attempt": 1})
+    with OwnLedger(home) as ledger:
+        run = ledger.runs[terms_of("one").digest.hex()]
+        rows = ledger.num_rows
+        assert ledger.has_used(key)
+        assert not ledger.has_used(b"")
+        with pytest.raises(PrivacyError, match="had no session yet"):
+            ledger.begin(run, (1, 0), key=key)
+        assert ledger.num_rows == rows
+        ledger.begin(run, (1, 0), key=os.urandom(32))
 
 
 def test_a_round_released_twice_takes_the_place_of_the_last(tmp_path: Path) -> None:
     home = home_of(tmp_path)
     with OwnLedger(home) as ledger:
         run = joined(ledger, home)
-        ledger.begin(run, (0, 0))
+        ledger.begin(run, (0, 0), key=os.urandom(32))
         ledger.reveal(run, (0, 0))
-        ledger.begin(run, (0, 1))
+        ledger.begin(run, (0, 1), key=os.urandom(32))
         with pytest.raises(PrivacyError, match="1 of them twice"):
-            ledger.begin(run, (1, 0))
+            ledger.begin(run, (1, 0), key=os.urandom(32))
 
 
 def test_sent_inputs_are_capped(tmp_path: Path) -> None:
@@ -115,7 +135,7 @@ def test_sent_inputs_are_capped(tmp_path: Path) -> None:
     with OwnLedger(home) as ledger:
         run = joined(ledger, home)
         for attempt in range(2):
-            ledger.begin(run, (0, attempt))
+            ledger.begin(run, (0, attempt), key=os.urandom(32))
             ledger.send(run, (0, attempt), home.budget)
             with pytest.raises(PrivacyError, match=r"sent already|as many as"):
                 ledger.send(run, (0, attempt), home.budget)
@@ -125,7 +145,9 @@ def test_sent_inputs_are_capped(tmp_path: Path) -> None:
         assert ledger.precision == pytest.approx(2 / run.event.noise_multiplier**2)
     strict = home_of(tmp_path / "strict", epsilon_server=0.01)
     with OwnLedger(strict) as ledger:
-        run = joined(ledger, strict)
+        with pytest.raises(PrivacyError, match=r"more than the 0\.01 that its owner allows"):
+            joined(ledger, strict)
+        run = joined(ledger, home)
         with pytest.raises(PrivacyError, match=r"more than the 0\.01 that its owner allows"):
             ledger.check_input(run, strict.budget)
 
@@ -141,18 +163,18 @@ def test_asks_are_counted(tmp_path: Path) -> None:
         assert run.is_rotation
         assert run.event == ROTATION.mechanism(ROTATION.groups[0])
         assert run.event.num_rounds == run.cap == 3
-        ledger.begin(run, (0, 0))
+        ledger.begin(run, (0, 0), key=os.urandom(32))
         # Aborted, and asked again.
-        ledger.begin(run, (0, 1))
+        ledger.begin(run, (0, 1), key=os.urandom(32))
         ledger.send(run, (0, 1), home.budget)
         ledger.reveal(run, (0, 1))
-        ledger.begin(run, (5, 0))
+        ledger.begin(run, (5, 0), key=os.urandom(32))
         ledger.send(run, (5, 0), home.budget)
     with OwnLedger(home) as ledger:
         (run,) = ledger.runs.values()
         assert (run.asked, run.sent, ledger.precision) == (3, 2, 0.0)
         with pytest.raises(PrivacyError, match="has asked this node 3 times"):
-            ledger.begin(run, (5, 1))
+            ledger.begin(run, (5, 1), key=os.urandom(32))
         with pytest.raises(PrivacyError, match="3 asks do not fit"):
             ledger.join(terms_of("two", ROTATION), ROTATION, 0, home.budget)
 
@@ -174,7 +196,12 @@ def test_asks_count_against_the_server_too(tmp_path: Path) -> None:
     home = home_of(tmp_path, epsilon=5.0, epsilon_server=allowed)
     with OwnLedger(home) as ledger:
         ledger.join(terms_of("hidden", ROTATION), ROTATION, 0, home.budget)
-        seen = ledger.join(terms_of("seen"), PLAN, 0, home.budget)
+        promised = len(ledger.runs)
+        with pytest.raises(PrivacyError, match="one more input would show the server epsilon"):
+            ledger.join(terms_of("seen"), PLAN, 0, home.budget)
+        # What may have no input at all was not charged either.
+        assert len(ledger.runs) == promised == 1
+        seen = ledger.join(terms_of("seen"), PLAN, 0, dataclasses.replace(home.budget, epsilon_server=100.0))
         with pytest.raises(PrivacyError, match="one more input would show the server epsilon"):
             ledger.check_input(seen, home.budget)
         with pytest.raises(PrivacyError, match="this run would show the server epsilon"):
@@ -304,6 +331,11 @@ def test_the_furthest_standing_is_kept(tmp_path: Path) -> None:
         return made.signed_by(signer).encode()
 
     assert standings.take(0, standing(5), nonce=bytes(32)) is not None
+    # As many rows that end otherwise: of a home that went on from an old copy.
+    fork = Standing(client=0, nonce=bytes(32), node=1, num_rows=5, head=b"f" * 32).signed_by(key)
+    assert standings.take(0, fork.encode(), nonce=bytes(32)) is not None
+    assert standings.shown_to(0) == standing(5)
+    assert "older ledger" in lines.pop()
     assert standings.take(0, standing(9, signer=bytes(32)), nonce=bytes(32)) is None
     assert standings.take(0, standing(9), nonce=bytes([1]) * 32) is None
     assert standings.take(1, standing(9), nonce=bytes(32)) is None

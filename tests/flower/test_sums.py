@@ -9,6 +9,9 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from gdpfed.flower.shared.carrier import packet_in, record_of
+from gdpfed.flower.shared.wire import pack, unpack
+from gdpfed.runs.folder import open_run
+from gdpfed.secure.messages import Roster
 from tests.flower.federations import Federation, stage_of
 from tests.flower.in_process_grid import Late
 
@@ -69,7 +72,10 @@ def _asked(reply: Message) -> Message:
 
 @pytest.mark.training
 @pytest.mark.parametrize(
-    ("kind", "stage"), [(kind, STAGES[place % 5]) for place, kind in enumerate(KINDS)] + [("flipped", "input")]
+    ("kind", "stage"),
+    # Of stage keys there is no other round's: a client is asked for its first key only.
+    [(kind, "shares" if kind == "another round's" else STAGES[place % 5]) for place, kind in enumerate(KINDS)]
+    + [("flipped", "input")],
 )
 def test_a_bad_answer_is_its_senders_loss(kind: str, stage: str, tmp_path: Path) -> None:
     federation = federation_of(tmp_path)
@@ -111,6 +117,41 @@ def test_a_group_that_loses_too_many_aborts_alone(tmp_path: Path) -> None:
     assert federation.ledger().state.run(federation.home.run_name).charged == [2, 2]
     assert not torch.equal(state.parameters, reference.parameters)
     assert "nothing was unmasked" in federation.server_log
+
+
+@pytest.mark.training
+def test_a_round_is_four_exchanges(tmp_path: Path) -> None:
+    """Keys are asked for before the first round; each is used once, and one that cannot be used is asked for again."""
+    federation = Federation(tmp_path, sizes=(5, 5), epsilons=(1.0, 4.0), participation=0.9, rounds=4, test_seed=5)
+    asked: list[tuple[int, str, int]] = []
+    rosters: dict[int, set[bytes]] = {}
+
+    def deliver(client: int, message: Message) -> bool:
+        number = len(list(open_run(federation.home.run_path).records()))
+        asked.append((number, stage_of(message), client))
+        if stage_of(message) == "shares":
+            roster = Roster.decode(unpack(packet_in(message), stage="shares", num_parts=3)[2])
+            rosters.setdefault(client, set()).add(roster.entry_of(client).public)
+        return True
+
+    def disturb(client: int, reply: Message) -> list[Message]:
+        if client == 7 and stage_of(reply) == "reveal":
+            shares, key, standing = unpack(packet_in(reply), stage="reveal", num_parts=3)
+            reply.content = record_of(pack("reveal", shares, key[:-1] + bytes([key[-1] ^ 1]), standing))
+        return [reply]
+
+    federation.serve(federation.grid(deliver=deliver, disturb=disturb))
+    took_part = {client: sum(one[1:] == ("shares", client) for one in asked) for client in federation.numbers}
+    for client, times in took_part.items():
+        in_rounds = [one[0] for one in asked if one[1:] == ("keys", client)]
+        # The last round has none after it.
+        assert in_rounds == ([0, *(one[0] + 1 for one in asked if one[1:] == ("reveal", 7) and one[0] < 3)]
+                             if client == 7 else [0])  # fmt: skip
+        assert len(rosters.get(client, ())) == times
+    assert max(took_part.values()) >= 3
+    assert took_part[7] >= 2
+    assert set(map(tuple, federation.states().values())) == {("published",)}
+    assert not any(federation.node_log(client) for client in federation.numbers)
 
 
 def test_charged_before_unmasking(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a client refuses."""
 
 import dataclasses
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 
 from gdpfed.errors import InputError, PrivacyError
-from gdpfed.secure import messages
+from gdpfed.secure import masks, messages
 from gdpfed.secure.client import SecureClient
+from gdpfed.secure.client_state import OneTimeKey
 from gdpfed.secure.graph import topology
 from gdpfed.secure.noise_shares import Tolerance
-from gdpfed.secure.primitives import sign
+from gdpfed.secure.primitives import AgreementKey, sign, unseal
 from tests.secure.cohorts import BOUND, Stages, World, directory, identity
 
 TOLERANCE = Tolerance(dropout_rate=0.2)
@@ -72,8 +74,8 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     unsigned = dataclasses.replace(entries[2], signature=bytes(64))
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], unsigned, *entries[3:])))
-    # Another's keys under a client's name: the server in the middle.
-    swapped = dataclasses.replace(entries[2], mask_public=entries[3].mask_public)
+    # Another's key under a client's name: the server in the middle.
+    swapped = dataclasses.replace(entries[2], public=entries[3].public)
     with pytest.raises(PrivacyError, match="signed by client 2"):
         client.share(resigned(roster, entries=(*entries[:2], swapped, *entries[3:])))
     stranger = dataclasses.replace(entries[4], client=77)
@@ -87,6 +89,119 @@ def test_refuses_a_roster_it_cannot_check(started: Stages) -> None:
     client.share(started.roster)
     with pytest.raises(PrivacyError, match="one roster"):
         client.share(resigned(roster, entries=entries[:4], topology=topology(4, TOLERANCE)))
+
+
+def test_refuses_an_old_key() -> None:
+    """Client 0 was lost in a session, and the server learnt the key of its masks. Now it puts client 0's key of then
+    into another roster: client 0 refuses it, and nobody else can speak for it."""
+    old = Stages.start(WORLD).share().mask(without=[0]).agree()
+    old.reveal()
+    later = dataclasses.replace(WORLD, round_number=4)
+
+    def with_the_old_key() -> Stages:
+        made = Stages(world=later, clients={number: later.client(number) for number in range(5)}, server=later.server())
+        made.server.receive_advertisement(old.clients[0].advertise())
+        for number in range(1, 5):
+            made.server.receive_advertisement(made.clients[number].advertise())
+        made.roster = made.server.roster()
+        return made
+
+    now, spoilt = with_the_old_key(), with_the_old_key()
+    with pytest.raises(PrivacyError, match="key that this client advertised"):
+        now.clients[0].share(now.roster)
+    # What client 0 shared then does not open now, whichever roster the server says that it is about.
+    replayed = messages.SealedShares.decode(old.sent[5])
+    assert replayed.client == 0
+    forged = dataclasses.replace(replayed, roster=messages.Roster.decode(now.roster).digest)
+    with pytest.raises(InputError, match="keys that client 0 signed for this roster"):
+        spoilt.server.receive_shares(forged.encode())
+    spoilt.share(without=[0])
+    delivery = messages.Delivery.decode(spoilt.deliveries[1])
+    (box,) = (box for peer, box in forged.sealed if peer == 1)
+    told = dataclasses.replace(
+        delivery, sharers=(0, *delivery.sharers), sealed=((0, forged.delivered(box)), *delivery.sealed)
+    )
+    with pytest.raises(PrivacyError, match="keys that client 0 signed for this roster"):
+        spoilt.clients[1].mask(told.encode(), None)
+    # Without it client 0 is as one that is gone: the others' sum comes out.
+    total = now.share(without=[0]).mask().agree().reveal()
+    assert np.array_equal(total, later.plain_sum(range(1, 5), 5))
+
+
+def test_refuses_keys_that_their_owner_did_not_sign() -> None:
+    """Of this roster: the server's own, another client's, or what the client itself signed for another session."""
+    stages = Stages.start(WORLD).share()
+    other = Stages.start(dataclasses.replace(WORLD, round_number=4)).share()
+    delivery, elsewhere = (messages.Delivery.decode(one.deliveries[1]) for one in (stages, other))
+    (peer, right), (third, theirs), *others = delivery.sealed
+    before = stages.clients[1]._state
+    made = AgreementKey(b"s" * 32).public
+    for wrong in (
+        right._replace(mask_public=made),
+        right._replace(seal_public=made),
+        right._replace(seal_public=right.mask_public, mask_public=right.seal_public),
+        right._replace(signature=bytes(64)),
+        theirs._replace(box=right.box),
+        dict(elsewhere.sealed)[peer],
+    ):
+        forged = dataclasses.replace(delivery, sealed=((peer, wrong), (third, theirs), *others))
+        with pytest.raises(PrivacyError, match=f"keys that client {peer} signed for this roster"):
+            stages.clients[1].mask(forged.encode(), None)
+        assert stages.clients[1]._state is before
+    assert stages.clients[1].mask(delivery.encode(), None)
+
+
+def test_a_stolen_one_time_key_opens_no_input() -> None:
+    """It opens one share of each neighbour's secrets, as a colluder could, and nothing that its owner sealed."""
+    stages = Stages.start(WORLD)
+    stolen = stages.clients[0]._state.secrets.once
+    stages.share()
+    roster = messages.Roster.decode(stages.roster)
+    shared = {one.client: one for one in map(messages.SealedShares.decode, stages.sent[5:10])}
+
+    def opens(sender: int, recipient: int, public: bytes) -> bool:
+        (box,) = (box for peer, box in shared[sender].sealed if peer == recipient)
+        key = masks.seal_key(stolen, public, session=roster.digest, one=sender, other=recipient)
+        nonce, route = struct.pack("<IQ", sender, 0), roster.digest + struct.pack("<II", sender, recipient)
+        try:
+            unseal(key, nonce=nonce, sealed=box, bound_to=route)
+        except PrivacyError:
+            return False
+        return True
+
+    publics = [*(entry.public for entry in roster.entries), *(one.seal_public for one in shared.values())]
+    for peer in range(1, 5):
+        assert opens(peer, 0, shared[peer].seal_public)
+        assert not any(opens(0, peer, public) for public in publics)
+
+
+def test_a_key_may_be_made_ahead_of_time() -> None:
+    """Kept as bytes, used in a session that nobody knew of then; what masks the input is made in the session."""
+    made = OneTimeKey.made(b"k" * 32, plan_hash=WORLD.plan_hash, client=2, identity=identity("client 2"))
+    kept = OneTimeKey.decode(made.encode())
+    assert kept.advertised == made.advertised
+    stages = Stages.start(WORLD)
+    client = SecureClient(
+        session=WORLD.session,
+        planned=WORLD.planned,
+        group=0,
+        client=2,
+        identity=identity("client 2"),
+        directory=directory(8),
+        tolerance=TOLERANCE,
+        randomness=WORLD.randomness(2),
+        key=kept,
+    )
+    assert client.advertise() == made.advertised.encode()
+    assert client._state.secrets is not None
+    assert stages.clients[2]._state.secrets is not None
+    # What masks, and what seals, is not what was made ahead.
+    for name in ("mask", "seal"):
+        fresh = getattr(client._state.secrets, name).private
+        assert fresh == getattr(stages.clients[2]._state.secrets, name).private != kept.private.private
+    for damaged in (b"", made.encode()[:40], bytes(32) + made.encode()[32:], made.encode() + b"x"):
+        with pytest.raises(InputError):
+            OneTimeKey.decode(damaged)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +380,8 @@ def test_refuses_wrong_deliveries() -> None:
         client.mask(dataclasses.replace(right, sharers=(0, 1, 2, 3, 4, 7)).encode(), None)
     with pytest.raises(PrivacyError, match="all neighbours that shared"):
         client.mask(dataclasses.replace(right, sealed=right.sealed[1:]).encode(), None)
-    swapped = ((1, right.sealed[1][1]), (2, right.sealed[0][1]), *right.sealed[2:])
+    one, other = right.sealed[0][1], right.sealed[1][1]
+    swapped = ((1, one._replace(box=other.box)), (2, other._replace(box=one.box)), *right.sealed[2:])
     with pytest.raises(PrivacyError, match="does not open"):
         client.mask(dataclasses.replace(right, sealed=swapped).encode(), None)
     client.mask(stages.deliveries[0], None)
@@ -321,7 +437,7 @@ def test_refusal_changes_nothing() -> None:
     refused(client.share, resigned(roster, topology=shorter), resigned(roster, entries=roster.entries[::-1]))
     stages.share()
     delivery = messages.Delivery.decode(stages.deliveries[0])
-    tampered = (*delivery.sealed[:-1], (delivery.sealed[-1][0], bytes(82)))
+    tampered = (*delivery.sealed[:-1], (delivery.sealed[-1][0], delivery.sealed[-1][1]._replace(box=bytes(82))))
     refused(
         lambda message: client.mask(message, np.ones(50)),
         stages.deliveries[1],

@@ -253,12 +253,11 @@ def test_advertisements_are_checked() -> None:
         dataclasses.replace(made, signature=bytes(64)),
         dataclasses.replace(made, client=1),
         dataclasses.replace(made, client=5),
-        messages.Advertisement.decode(dataclasses.replace(world, round_number=9).client(0).advertise()),
+        messages.Advertisement.decode(dataclasses.replace(world, plan_hash=b"q" * 32).client(0).advertise()),
     ]
-    for name in ("mask_public", "seal_public"):
-        # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
-        low = dataclasses.replace(made, **{name: bytes(32)})
-        wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed)))
+    # Properly signed: all neighbours would refuse it, and one client would spoil the sum.
+    low = dataclasses.replace(made, public=bytes(32))
+    wrong.append(dataclasses.replace(low, signature=sign(identity("client 0"), low.signed)))
     for message in wrong:
         with pytest.raises(InputError):
             server.receive_advertisement(message.encode())
@@ -314,13 +313,14 @@ def secrets_of(world: World, stages: Stages) -> list[bytes]:
     found = [identity("server")]
     for client in range(world.size):
         keys = world.randomness(client).stream("keys")
-        found += [keys.take(32), keys.take(32), keys.take(32), identity(f"client {client}")]
+        found += [*(keys.take(32) for _ in range(4)), identity(f"client {client}")]
         found += [world.noise(client, world.size)[:6].tobytes(), world.updates()[client][:6].tobytes()]
         machine = stages.clients[client]
         for joined in filter(None, [machine._state.joined]):
-            found += [*joined.own_pair, *joined.channels.values()]
+            found += [*joined.own_pair]
         for masked in filter(None, [machine._state.masked]):
             found += [share for pair in masked.held.values() for share in pair]
+            found += masked.channels.values()
     return found
 
 

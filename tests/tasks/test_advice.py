@@ -16,10 +16,14 @@ from gdpfed.tasks.models import MODELS
 def test_every_data_set_has_advice_that_exists() -> None:
     for dataset in DATA_SETS:
         assert advice_for(dataset)["model"] in MODELS
+    # Of data of one's own nothing is known: its file says how clients train.
     assert advice_for("package.module:function") == {"method": "auto"}
-    assert advice_for("fmnist", stated=["model"]) == {"method": "auto"}
+    assert advice_for("fmnist", stated={"model": "cnn2"}) == {"method": "auto", "model": "cnn2", "learning_rate": 0.2}
+    # A model's learning rate is its own, stated or not.
+    assert advice_for("fmnist", stated={"model": "scattering-linear"}) == advice_for("fmnist")
+    assert advice_for("cifar10", stated={"model": "public-image"})["learning_rate"] == 10
     with pytest.raises(InputError, match="expected --auto, which is a method, or --method, got both"):
-        advice_for("fmnist", stated=["method"])
+        advice_for("fmnist", stated={"method": "pooled"})
 
 
 @pytest.mark.training

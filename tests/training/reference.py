@@ -76,9 +76,7 @@ def reference_round(
     step, update = _step(plan, state, update) if plan.adaptive_step else (None, update)
     parameters = (state.parameters.double() + torch.from_numpy(update)).float()
     average = None
-    if step is not None and step.found_in is None:
-        average = state.parameters.double() if state.average is None else state.average
-    elif plan.averaging > 0:
+    if plan.averaging > 0 and (step is None or step.found_in is not None):
         # Weights of all models so far, the newest's 1, and their sum.
         counted = state.round_number - (0 if step is None or step.found_in is None else step.found_in)
         older = sum(plan.averaging**age for age in range(1, counted + 1))
@@ -89,6 +87,7 @@ def reference_round(
         parameters=parameters,
         participations=participations,
         average=average,
+        start=state.parameters if plan.adaptive_step and state.start is None else state.start,
         step=step,
     )
     record = RoundRecord(
@@ -103,22 +102,27 @@ def reference_round(
 
 def _step(plan: Plan, state: TrainingState, update: Vector) -> tuple[Step, Vector]:
     """The server's step, and what it moves the model by: longer by the root of ten while updates go on from where the
-    model began; once they turn back, by how much noise there may be; then by where the averaged model came from."""
+    model began; once they turn back, by how much noise there may be; then longer while they go on from where it began,
+    and shorter when they turn back to the averaged model."""
     model = state.parameters.double().numpy()
-    origin = model if state.average is None else state.average.numpy()
+    origin = model if state.start is None else state.start.double().numpy()
     unit = max(1.0, math.sqrt(float(origin @ origin))) / plan.clip_norm
     if state.round_number == 0:
-        return Step(length=0.01 * unit), 0.01 * unit * update
+        return Step(length=0.1 * unit), 0.1 * unit * update
     assert state.step is not None
     last, moved, root = state.step, model - origin, math.sqrt(10)
-    z = 0.0
-    if moved.any():
-        sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
-        variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
-        z = float(update @ moved) / math.sqrt(variance * float(moved @ moved))
+    sums = plan.groups[:1] if plan.release == "pooled" else plan.groups
+    variance = sum((group.weight * group.noise_std * plan.server_learning_rate) ** 2 for group in sums)
+
+    def agreed(way: Vector) -> float:
+        return float(update @ way) / math.sqrt(variance * float(way @ way)) if way.any() else 0.0
+
+    z = agreed(moved)
     if last.found_in is not None:
-        change = 0.0 if abs(z) <= 3 else math.tanh((abs(z) - 3) / 4) / 2 * (1 if z > 0 else -1)
-        length = last.length * math.exp(change)
+        assert state.average is not None
+        swing = agreed(model - state.average.numpy())
+        change = (z - 5 if z > 5 else 0.0) + (swing + 5 if swing < -5 else 0.0)
+        length = last.length * math.exp(math.tanh(change / 4) / 2)
         return Step(length=length, found_in=last.found_in), length * update
     if z >= 3 and last.length < 100 * unit:
         return Step(length=root * last.length, agreed=z), root * (moved + last.length * update) - moved
@@ -129,7 +133,8 @@ def _step(plan: Plan, state: TrainingState, update: Vector) -> tuple[Step, Vecto
     turn = last.length
     if z < 0:
         turn = 10 ** (math.log10(last.length) - 0.5 + 0.5 * last.agreed / (last.agreed - z))
-    length = 2.5 * turn * math.sqrt(state.round_number / plan.num_rounds)
+    way = state.round_number * turn
+    length = min(way / 2, way * (last.agreed if last.agreed > 10 else 10) / plan.num_rounds)
     return Step(length=length, found_in=state.round_number), moved * length / last.length - moved
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
-from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.training import mechanism
@@ -139,8 +139,8 @@ def test_noise_for_what_may_be_lost_is_counted() -> None:
     found = Step(length=2.0, found_in=3)
     for excess, is_moved in ((1.0, True), (noise_excess(sums), False)):
         step, _ = next_step(
-            plan, 3.2 * noise_std(plan) * direction, parameters=direction.float(), average=0 * direction, step=found,
-            round_number=9, noise_excess=excess,
+            plan, 5.3 * noise_std(plan) * direction, parameters=direction.float(), start=0 * direction,
+            average=0 * direction, step=found, round_number=9, noise_excess=excess,
         )  # fmt: skip
         assert (step.length > 2) == is_moved
 
@@ -151,19 +151,93 @@ def test_steps_move_on_evidence_alone() -> None:
     direction[0] = 1
     found = Step(length=2.0, found_in=3)
 
-    def after(z: float) -> float:
-        update = z * noise_std(plan) * direction
+    def after(*, onward: float = 0.0, swing: float = 0.0) -> float:
+        """The step after an update that goes so far on from the start, and so far from the average."""
+        other = torch.zeros(NUM_PARAMS, dtype=torch.float64)
+        other[1] = 1
+        update = noise_std(plan) * (onward * direction + swing * other)
+        # From the start the model lies in the one direction, from the average in the other.
         step, moved = next_step(
-            plan, update, parameters=direction.float(), average=0 * direction, step=found, round_number=9
-        )
+            plan, update, parameters=direction.float(), start=0 * direction, average=direction - other, step=found,
+            round_number=9,
+        )  # fmt: skip
         assert step.found_in == 3
         torch.testing.assert_close(moved, step.length * update)
         return step.length
 
-    assert after(2.99) == after(-2.99) == 2.0
-    assert after(4.0) == pytest.approx(2 * math.exp(math.tanh(0.25) / 2))
-    for sign in (1, -1):
-        assert after(sign * 1e9) == pytest.approx(2 * math.exp(sign / 2))
+    for little in (4.99, -4.99):
+        assert after(onward=little) == after(swing=little) == 2.0
+    assert after(onward=6.0) == pytest.approx(2 * math.exp(math.tanh(0.25) / 2))
+    assert after(swing=-6.0) == pytest.approx(2 / math.exp(math.tanh(0.25) / 2))
+    assert after(onward=6.0, swing=-6.0) == pytest.approx(2.0)
+    # Turning back from the start alone, or going on from the average alone, changes nothing.
+    assert after(onward=-20.0) == after(swing=20.0) == 2.0
+    assert after(onward=1e9) == pytest.approx(2 * math.exp(0.5))
+    assert after(swing=-1e9) == pytest.approx(2 / math.exp(0.5))
+
+
+def test_only_what_was_released_is_read() -> None:
+    """Whoever has the start and the released sums, and nothing else, computes the same models, steps and averages."""
+    plan = planned()
+    start, kept = torch.full((NUM_PARAMS,), 0.25), []
+    release = towards(TARGET, plan, 1)
+
+    def noted(state: TrainingState, clients: IntArray) -> Released:
+        released = release(state, clients)
+        kept.append([one.clone() for one in released.sums])
+        return released
+
+    trained = states(plan, noted, start)
+
+    def replayed(state: TrainingState, clients: IntArray) -> Released:
+        del clients
+        return Released(sums=kept[state.round_number], clients=np.zeros(0, dtype=np.int64), cohort=(0, 0))
+
+    for one, other in zip(trained, states(plan, replayed, start), strict=True):
+        assert torch.equal(one.parameters, other.parameters)
+        assert torch.equal(one.model, other.model)
+        assert one.step == other.step
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_all_of_it_costs_what_dp_accounting_says(accountant: str) -> None:
+    """One subsampled Gaussian release a round and nothing beside it: dp-accounting, asked alone, finds every budget
+    kept, and exceeded with half a percent less noise."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    plan = planned(accountant=accountant)
+    assert plan.release == "pooled"
+    (one_noise,) = {group.noise_std for group in plan.groups}
+
+    def costs(group: Group, factor: float) -> float:
+        # What a client adds at most to the released sum, over the noise in it.
+        multiplier = factor * one_noise / (group.scale * group.clip_norm)
+        event = dp_accounting.PoissonSampledDpEvent(group.sampling_rate, dp_accounting.GaussianDpEvent(multiplier))
+        judge = PLDAccountant() if accountant == "pld" else RdpAccountant()
+        return float(judge.compose(event, plan.num_rounds).get_epsilon(group.delta))
+
+    for group in plan.groups:
+        assert costs(group, 1.0) <= group.epsilon
+        assert costs(group, 0.995) > group.epsilon
+
+
+@pytest.mark.parametrize(("agreed", "rounds_done", "ways"), [(4.0, 3, 10 / 60), (21.0, 3, 21 / 60), (48.0, 3, 0.5)])
+def test_the_step_after_the_turn(agreed: float, rounds_done: int, ways: float) -> None:
+    """Ten ways to the turn in all rounds, or as many as z said, and half of it at once; the model goes there too."""
+    plan = planned()
+    direction = torch.zeros(NUM_PARAMS, dtype=torch.float64)
+    direction[0] = 1
+    # As far back as it had gone on before: the line crosses 0 in the middle, a fourth root of ten below.
+    update = -agreed * noise_std(plan) * direction
+    step, moved = next_step(
+        plan, update, parameters=direction.float(), start=0 * direction, average=None,
+        step=Step(length=2.0, agreed=agreed), round_number=rounds_done,
+    )  # fmt: skip
+    expected = rounds_done * 2.0 / 10**0.25 * ways
+    assert step == Step(length=pytest.approx(expected), found_in=rounds_done)
+    torch.testing.assert_close(moved, (step.length / 2.0 - 1) * direction)
 
 
 def test_noise_ends_no_search() -> None:
@@ -207,7 +281,13 @@ def test_a_lost_step_is_refused() -> None:
     plan = planned()
     update = torch.ones(NUM_PARAMS, dtype=torch.float64)
     with pytest.raises(InputError, match="expected the step of 3 rounds in the checkpoint"):
-        next_step(plan, update, parameters=update.float(), average=update, step=None, round_number=3)
+        next_step(plan, update, parameters=update.float(), start=update, average=update, step=None, round_number=3)
+    state = dataclasses.replace(initial_state(update.float(), NUM_CLIENTS), round_number=3)
+    with pytest.raises(InputError, match="expected the model of the start in the checkpoint"):
+        run_round(
+            state, plan=plan, sample=lambda _: np.arange(60, dtype=np.int64), release=towards(TARGET, plan, 1),
+            layer_sizes=[NUM_PARAMS],
+        )  # fmt: skip
 
 
 def test_what_cannot_adapt_is_refused() -> None:

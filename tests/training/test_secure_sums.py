@@ -356,7 +356,7 @@ def test_no_secret_is_in_a_run_folder(task: Task, tmp_path: Path) -> None:
     for client in clients.tolist():
         for place in (0, 1):
             source = secure_sum.SimulatedRandomness(seed=1, round_number=0, client=client, place=place)
-            secrets = [source.stream("keys").take(96)[at : at + 32] for at in (0, 32, 64)]
+            secrets = [source.stream("keys").take(128)[at : at + 32] for at in (0, 32, 64, 96)]
             secrets += [source.stream("identity").take(32), source.stream("noise").take(32)]
             for secret in secrets:
                 assert secret not in content

@@ -102,6 +102,7 @@ class LyingServer:
         self._server, self._clients = simulated_cohort(self._session, planned, groups, tolerance=tolerance, seed=seed)
         self._roster: messages.Roster
         self._inputs: dict[int, messages.MaskedInput] = {}
+        self._publics: dict[int, bytes] = {}
         # By whose secret, and which of the two, then by the holder's point.
         self._shares: dict[tuple[int, int], dict[int, bytes]] = {}
         self._refusals = 0
@@ -124,7 +125,9 @@ class LyingServer:
         roster = self._server.roster()
         self._roster = messages.Roster.decode(roster)
         for client in self._clients.values():
-            self._server.receive_shares(client.share(roster))
+            shared = messages.SealedShares.decode(client.share(roster))
+            self._publics[shared.client] = shared.mask_public
+            self._server.receive_shares(shared.encode())
         secrets = self._state_of_the_colluder().secrets
         for number, delivery in self._server.deliveries().items():
             sent = self._clients[number].mask(delivery, updates[number])
@@ -182,7 +185,8 @@ class LyingServer:
         digest = self._roster.digest
         masks.add_mask(values, masks.seed_key(seed, session=digest, client=client), negative=True)
         for peer in self._roster.neighbours_of(client):
-            key = masks.pair_key(private, peer.mask_public, session=digest, one=client, other=peer.client)
+            public = self._publics[peer.client]
+            key = masks.pair_key(private, public, session=digest, one=client, other=peer.client)
             masks.add_pair_mask(values, key, own=client, peer=peer.client, remove=True)
         return values
 

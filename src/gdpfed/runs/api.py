@@ -42,6 +42,7 @@ from gdpfed.runs.record import Record
 from gdpfed.runs.simulate import Simulation, board, charged_to, dropped_in
 from gdpfed.runs.worth import broken_clients
 from gdpfed.streams import check_seed
+from gdpfed.tasks.advice import LEARNING_RATE
 from gdpfed.tasks.features import fixed_once
 from gdpfed.tasks.losses import Loss, Metric, loss_of, metrics_of
 from gdpfed.tasks.models import refuse_running_statistics
@@ -165,7 +166,7 @@ def train(
             ``gdpfed.read_budgets`` gives.
         seed: of everything random.
         settings: the method, the rounds, the clip norm and so on; ``PlanSettings()`` by default. "auto" stands for
-            ``PlanSettings(method="auto")``, in which no clip norm and no step is to be chosen.
+            ``PlanSettings(method="auto", learning_rate=0.2)``, in which no clip norm and no step is to be chosen.
         plan: a plan that was made before, or its file, in the place of ``settings``.
         local: a client's own steps; by default with the learning rate and steps of ``settings``.
         loss: "cross-entropy", "mse", "bce-with-logits", "next-token", or a function of (outputs, targets) that gives a
@@ -324,7 +325,7 @@ def train(
 def _settings(stated: PlanSettings | str | None) -> PlanSettings | None:
     if isinstance(stated, str):
         expect_word("settings", stated, ("auto",))
-        return PlanSettings(method=stated)
+        return PlanSettings(method=stated, learning_rate=LEARNING_RATE)
     return stated
 
 

@@ -221,8 +221,7 @@ class RunFolder:
         import torch
 
         tensors = {"parameters": state.parameters, "participations": torch.from_numpy(state.participations)}
-        if state.average is not None:
-            tensors["average"] = state.average
+        tensors |= {name: tensor for name in ("average", "start") if (tensor := getattr(state, name)) is not None}
         step = {} if state.step is None else {"step": vars(state.step)}
         content = _safetensors(tensors, round=state.round_number, plan=plan_hash(self.plan), **step)
         # Its name is durable, too: after it a deployment forgets the round's sums.
@@ -244,7 +243,9 @@ class RunFolder:
                 metadata = json.loads((file.metadata() or {}).get("gdpfed", "{}"))
                 parameters = file.get_tensor("parameters")
                 participations = file.get_tensor("participations").numpy()
-                average = file.get_tensor("average") if "average" in set(file.keys()) else None
+                average, start = (
+                    file.get_tensor(name) if name in set(file.keys()) else None for name in ("average", "start")
+                )
         except SafetensorError as error:
             raise InputError(f"{str(path)!r} is damaged ({error}): delete it to start the run again") from None
         if metadata.get("plan") != plan_hash(self.plan):
@@ -258,6 +259,7 @@ class RunFolder:
             parameters=parameters,
             participations=np.asarray(participations),
             average=average,
+            start=start,
             step=None if step is None else Step(**step),
         )
 

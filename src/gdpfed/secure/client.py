@@ -3,20 +3,28 @@
 Place: on a client's machine, in a simulation, in tests; no input or output here. Each method takes the bytes that came
 from the server and returns those that go back. A message that is refused changes nothing.
 
-    1 keys      advertise()                 two fresh public keys, signed with the session
-    2 shares    share(roster)               checks the roster; seals shares of its two secrets for its neighbours
+    1 keys      advertise()                 a public key for this session alone, signed; may be sent ahead of time
+    2 shares    share(roster)               checks the roster; signs two fresh keys for it; seals shares of its two
+                                            secrets for its neighbours
     3 input     mask(delivery, update)      clip, encode, noise, masks; confirms to each neighbour who shared
                 masked(delivery)(update)    the same in two steps: only the last one knows the update
     4 unmask    agree(survivors)            signs the set of survivors, once, if they all masked with the same sharers
                 reveal(agreements)          when a quorum has signed the same set: one share for each peer
 
-The two secrets are the private key of the pairwise masks and the seed of its own mask. For a client in the sum the
-server may learn the seed, for a lost one the private key; both together would unmask a single update. Stage 4 has two
-exchanges, so that a server that tells clients different sets learns from none of them.
+The two secrets are the private key of the pairwise masks and the seed of its own mask, both made for this session. For
+a client in the sum the server may learn the seed, for a lost one the private key; both together would unmask a single
+update. Stage 4 has two exchanges, so that a server that tells clients different sets learns from none of them.
+
+A key that was sent ahead of time names no session, and lies about until its session comes. So it only opens what others
+seal for its owner. What a client seals, what it masks with and what it confirms by are keys of the session itself: it
+makes them when the roster is there, and signs them for that roster with its identity. Whose keys bear that signature
+has answered this very roster, and with it this session; a stolen one-time key neither opens its owner's input nor
+speaks in its name. A key that was used before, or is of a client that is gone, is that of somebody who never shares, as
+any enrolled client may be.
 
 Who shared decides who masks with whom, and only the server says it. A server that hides some of a client's neighbours
 from it, and declares the others lost to everybody else, would be left with that client's own mask alone. So every input
-carries, for each neighbour, a seal of the set of sharers under the key of the two; and whoever is to sign a set of
+carries, for each neighbour, a seal of the set of sharers under a key of the two; and whoever is to sign a set of
 survivors checks that each surviving neighbour masked with the very set that the survivors and the lost make up. A
 holder that has not seen the seal of a client does not give its share of that client's seed, and colluders alone are
 too few (`graph`): a seed comes out only if its owner's masks are those that all others count with.
@@ -35,11 +43,14 @@ Guarantees (tests of the same name):
   reveals_exactly_one_secret             of every peer.
   masks_do_not_wait_for_the_update       in two steps or in one, the input and the client's state are the same.
   a_saved_client_goes_on                 in another process, at every stage, as if nothing had been.
+  refuses_an_old_key                     of its own; one of another is that of a client that never shares.
+  refuses_keys_that_their_owner_did_not_sign   for this roster: the server's own, another client's, another session's.
+  a_stolen_one_time_key_opens_no_input   of its owner: both secrets are sealed by a key that was made in the session.
 """
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +59,7 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.secure import masks, messages
-from gdpfed.secure.client_state import ClientState, Joined, Masked, Pair, Secrets
+from gdpfed.secure.client_state import ClientState, Joined, Masked, OneTimeKey, Pair, Secrets
 from gdpfed.secure.discrete_gaussian import discrete_gaussian
 from gdpfed.secure.encoding import PlannedSum, encode
 from gdpfed.secure.graph import fewest_in_two_runs, topology
@@ -58,11 +69,14 @@ from gdpfed.secure.randomness import Randomness, SystemRandomness
 from gdpfed.secure.session import Directory, Session
 from gdpfed.secure.shares import PRIME, SHARE_BYTES, split
 
-__all__ = ["SecureClient"]
+__all__ = ["SecureClient", "confirmations"]
 
 
 class SecureClient:
-    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan."""
+    """One client in one session. Its identity is its Ed25519 private key; ``group`` is an index of the plan.
+
+    ``key`` is the one that it advertised ahead of time, and uses for no other session; without it one is made.
+    """
 
     def __init__(
         self,
@@ -75,6 +89,7 @@ class SecureClient:
         directory: Directory,
         tolerance: Tolerance,
         randomness: Randomness | None = None,
+        key: OneTimeKey | None = None,
     ) -> None:
         if planned.num_params != session.num_params or planned.place != session.place or group not in planned.groups:
             raise InputError("expected a session about the planned sum of the client's group")
@@ -86,12 +101,11 @@ class SecureClient:
         self._randomness = randomness or SystemRandomness()
         keys = self._randomness.stream("keys")
         mask, sealing, seed = (keys.take(KEY_BYTES) for _ in range(3))
-        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed)
-        unsigned = messages.Advertisement(
-            session=session, client=client, mask_public=secrets.mask.public, seal_public=secrets.seal.public
+        key = key or OneTimeKey.made(
+            keys.take(KEY_BYTES), plan_hash=session.plan_hash, client=client, identity=identity
         )
-        advertised = replace(unsigned, signature=sign(identity, unsigned.signed))
-        self._state = ClientState(advertised=advertised, secrets=secrets)
+        secrets = Secrets(mask=AgreementKey(mask), seal=AgreementKey(sealing), seed=seed, once=key.private)
+        self._state = ClientState(advertised=key.advertised, secrets=secrets)
 
     def save(self) -> bytes:
         """All that the client must remember between two stages, secrets included, for `load`.
@@ -111,7 +125,7 @@ class SecureClient:
     # 1 keys
 
     def advertise(self) -> bytes:
-        """The client's public keys for this session."""
+        """The client's public key for this session."""
         return self._state.advertised.encode()
 
     # 2 shares
@@ -125,23 +139,23 @@ class SecureClient:
             return self._state.joined.answer
         secrets = self._unspent()
         self._check_roster(roster)
-        digest, pairs = roster.digest, self._split(roster, secrets)
-        channels = {
-            peer.client: masks.seal_key(
-                secrets.seal, peer.seal_public, session=digest, one=self._client, other=peer.client
-            )
-            for peer in roster.neighbours_of(self._client)
-        }
+        digest, own, pairs = roster.digest, self._client, self._split(roster, secrets)
+        keys = messages.Delivered(secrets.seal.public, secrets.mask.public, b"", b"")
+        sealed = []
+        for peer in roster.neighbours_of(own):
+            channel = masks.seal_key(secrets.seal, peer.public, session=digest, one=own, other=peer.client)
+            box = seal(channel, plain=b"".join(pairs[peer.client]), **_sealing(digest, own, peer.client))
+            sealed.append((peer.client, box))
         answer = messages.SealedShares(
             roster=digest,
-            client=self._client,
-            commitment=masks.commitment(secrets.seed, session=digest, client=self._client),
-            sealed=tuple(
-                (peer, seal(channel, plain=b"".join(pairs[peer]), **_sealing(digest, self._client, peer)))
-                for peer, channel in channels.items()
-            ),
+            client=own,
+            seal_public=keys.seal_public,
+            mask_public=keys.mask_public,
+            signature=sign(self._identity, keys.signed(roster=digest, client=own)),
+            commitment=masks.commitment(secrets.seed, session=digest, client=own),
+            sealed=tuple(sealed),
         ).encode()
-        joined = Joined(roster=roster, answer=answer, own_pair=pairs[self._client], channels=channels)
+        joined = Joined(roster=roster, answer=answer, own_pair=pairs[own])
         self._state = replace(self._state, joined=joined)
         return answer
 
@@ -167,13 +181,13 @@ class SecureClient:
         if shape != topology(shape.cohort, self._tolerance):
             raise PrivacyError("expected a degree, threshold and quorum that follow from the cohort, got others")
         if self._state.advertised not in roster.entries:
-            raise PrivacyError("expected a roster with the keys that this client advertised")
+            raise PrivacyError("expected a roster with the key that this client advertised")
         for entry in roster.entries:
             public = self._directory.clients.get(entry.client)
             if public is None:
                 raise PrivacyError(f"expected enrolled clients in the roster, got client {entry.client}")
             if not verified(public, entry.signed, entry.signature):
-                raise PrivacyError(f"expected keys signed by client {entry.client}, got another signature or none")
+                raise PrivacyError(f"expected a key signed by client {entry.client}, got another signature or none")
 
     def _split(self, roster: messages.Roster, secrets: Secrets) -> dict[int, Pair]:
         """For each holder its pair of shares, by client number; a share's point is its holder's in the roster."""
@@ -198,7 +212,7 @@ class SecureClient:
 
         Of what the function returns one answer may leave: two would show by how much their updates differ.
         """
-        joined, secrets, masked_with = self._opened(content)
+        joined, secrets, masked_with, publics = self._opened(content)
         share = noise_share(
             total_variance=self._planned.noise_variance,
             cohort=joined.roster.topology.cohort,
@@ -208,8 +222,8 @@ class SecureClient:
         encoding = self._planned.encoding(self._group)
         noise = self._randomness.stream("noise")
         values = discrete_gaussian(encoding.num_params, variance=share.variance, stream=noise).astype(np.uint32)
-        self._add_masks(values, joined.roster, secrets, masked_with.sharers)
-        confirmed = self._confirmations(joined, masked_with.sharers)
+        self._add_masks(values, joined.roster.digest, secrets, publics)
+        confirmed = confirmations(masked_with, roster=joined.roster.digest, client=self._client)
         # What is no longer needed cannot leak.
         self._state = replace(self._state, masked=masked_with, secrets=None)
         digest = joined.roster.digest
@@ -228,8 +242,9 @@ class SecureClient:
             raise PrivacyError("expected a message about the roster that was answered, got one about another")
         return joined
 
-    def _opened(self, content: bytes) -> tuple[Joined, Secrets, Masked]:
-        """What an input is masked by, and the shares that the neighbours sealed for this client, and its own."""
+    def _opened(self, content: bytes) -> tuple[Joined, Secrets, Masked, dict[int, bytes]]:
+        """What an input is masked by; what the neighbours sealed for this client: their shares, with its own, and the
+        public keys of their masks."""
         delivery = messages.Delivery.decode(content)
         joined, secrets = self._expect_roster(delivery.roster), self._unspent()
         roster, shape = joined.roster, joined.roster.topology
@@ -240,36 +255,36 @@ class SecureClient:
             raise PrivacyError("expected sharers from the roster, this client among them")
         if len(sharers) < (fewest := shape.smallest_survivors):
             raise PrivacyError(f"expected at least {fewest} sharers, for which the noise is sized, got {len(sharers)}")
-        if {peer for peer, _ in delivery.sealed} != joined.channels.keys() & sharers:
+        near = {peer.client for peer in roster.neighbours_of(self._client)}
+        if {peer for peer, _ in delivery.sealed} != near & sharers:
             raise PrivacyError("expected sealed shares of all neighbours that shared, and of nobody else")
         if (holders := 1 + len(delivery.sealed)) < shape.threshold:
             raise PrivacyError(f"expected at least {shape.threshold} holders, the threshold, got {holders}")
-        held = {self._client: joined.own_pair}
-        for peer, sealed in delivery.sealed:
-            plain = unseal(joined.channels[peer], sealed=sealed, **_sealing(roster.digest, peer, self._client))
+        digest, own = roster.digest, self._client
+        held, publics, channels = {own: joined.own_pair}, {}, {}
+        for peer, sent in delivery.sealed:
+            self._check_keys(peer, sent, digest)
+            channel = masks.seal_key(secrets.once, sent.seal_public, session=digest, one=own, other=peer)
+            plain = unseal(channel, sealed=sent.box, **_sealing(digest, peer, own))
             held[peer] = (plain[:SHARE_BYTES], plain[SHARE_BYTES:])
+            publics[peer] = sent.mask_public
+            channels[peer] = masks.confirmation_key(secrets.seal, sent.seal_public, session=digest, one=own, other=peer)
             if any(int.from_bytes(share, "little") >= PRIME for share in held[peer]):
                 raise PrivacyError(f"expected shares from client {peer}, got something else")
-        return joined, secrets, Masked(sharers=sharers, held=held)
+        return joined, secrets, Masked(sharers=sharers, held=held, channels=channels), publics
+
+    def _check_keys(self, peer: int, sent: messages.Delivered, digest: bytes) -> None:
+        if not verified(self._directory.clients[peer], sent.signed(roster=digest, client=peer), sent.signature):
+            raise PrivacyError(f"expected keys that client {peer} signed for this roster, got others")
 
     def _add_masks(
-        self, masked: NDArray[np.uint32], roster: messages.Roster, secrets: Secrets, sharers: frozenset[int]
+        self, masked: NDArray[np.uint32], digest: bytes, secrets: Secrets, publics: Mapping[int, bytes]
     ) -> None:
-        digest, own = roster.digest, self._client
+        own = self._client
         masks.add_mask(masked, masks.seed_key(secrets.seed, session=digest, client=own), negative=False)
-        for peer in roster.neighbours_of(own):
-            if peer.client in sharers:
-                key = masks.pair_key(secrets.mask, peer.mask_public, session=digest, one=own, other=peer.client)
-                masks.add_pair_mask(masked, key, own=own, peer=peer.client)
-
-    def _confirmations(self, joined: Joined, sharers: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
-        """For each neighbour that shared, a seal of the set of sharers."""
-        digest, listed = joined.roster.digest, _digest_of(sharers)
-        return tuple(
-            (peer, seal(channel, plain=b"", **_sealing(digest, self._client, peer, sharers=listed)))
-            for peer, channel in sorted(joined.channels.items())
-            if peer in sharers
-        )
+        for peer, public in publics.items():
+            key = masks.pair_key(secrets.mask, public, session=digest, one=own, other=peer)
+            masks.add_pair_mask(masked, key, own=own, peer=peer)
 
     # 4 unmask
 
@@ -282,7 +297,7 @@ class SecureClient:
         if self._state.agreed is not None and survivors.signed != self._state.agreed.signed:
             raise PrivacyError("expected the survivors that were signed before, got others: one set a session")
         self._check_survivors(joined.roster, survivors, self._state.masked.sharers)
-        self._check_confirmed(joined, survivors, self._state.masked)
+        self._check_confirmed(survivors, self._state.masked)
         self._state = replace(self._state, agreed=replace(survivors, confirmed=()))
         signature = sign(self._identity, survivors.signed)
         return messages.Agreement(roster=survivors.roster, client=self._client, signature=signature).encode()
@@ -306,7 +321,7 @@ class SecureClient:
                 f"circle, got {fewest}: it could be cut there"
             )
 
-    def _check_confirmed(self, joined: Joined, stated: messages.Survivors, masked: Masked) -> None:
+    def _check_confirmed(self, stated: messages.Survivors, masked: Masked) -> None:
         """Every surviving neighbour masked with the sharers that this client knows."""
         seals = dict(stated.confirmed)
         if seals.keys() != (masked.held.keys() & set(stated.survivors)) - {self._client}:
@@ -314,7 +329,7 @@ class SecureClient:
         listed = _digest_of(masked.sharers)
         for peer, sealed in seals.items():
             context = _sealing(stated.roster, peer, self._client, sharers=listed)
-            unseal(joined.channels[peer], sealed=sealed, **context)
+            unseal(masked.channels[peer], sealed=sealed, **context)
 
     def reveal(self, content: bytes) -> bytes:
         """One share for each peer, once a quorum has signed the same survivors."""
@@ -336,8 +351,17 @@ class SecureClient:
         return messages.Shares(roster=agreements.roster, client=self._client, shares=shares).encode()
 
 
+def confirmations(masked: Masked, *, roster: bytes, client: int) -> tuple[tuple[int, bytes], ...]:
+    """For each neighbour of ``client`` that shared, a seal of the set of sharers."""
+    listed = _digest_of(masked.sharers)
+    return tuple(
+        (peer, seal(channel, plain=b"", **_sealing(roster, client, peer, sharers=listed)))
+        for peer, channel in sorted(masked.channels.items())
+    )
+
+
 def _sealing(digest: bytes, sender: int, recipient: int, *, sharers: bytes | None = None) -> dict[str, bytes]:
-    """What a seal goes with. Each of a pair seals twice under their key: its shares, and the set of ``sharers``."""
+    """What a seal goes with. Each of a pair seals its shares for the other, then the set of ``sharers``."""
     route = digest + struct.pack("<II", sender, recipient)
     if sharers is None:
         return {"nonce": struct.pack("<IQ", sender, 0), "bound_to": route}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gdpfed.secure.primitives import AgreementKey, KeyStream, derive
 
-__all__ = ["add_mask", "add_pair_mask", "commitment", "pair_key", "seal_key", "seed_key"]
+__all__ = ["add_mask", "add_pair_mask", "commitment", "confirmation_key", "pair_key", "seal_key", "seed_key"]
 
 
 def _paired(purpose: bytes, private: AgreementKey, public: bytes, *, session: bytes, one: int, other: int) -> bytes:
@@ -29,9 +29,10 @@ def _paired(purpose: bytes, private: AgreementKey, public: bytes, *, session: by
     return derive(private.agree(public), info=purpose + session + pair)
 
 
-# For their common mask, and for the shares that they send each other.
+# For their common mask; for the shares that one sends the other; and for what both confirm.
 pair_key = functools.partial(_paired, b"gdpfed mask v1\x00")
-seal_key = functools.partial(_paired, b"gdpfed seal v1\x00")
+seal_key = functools.partial(_paired, b"gdpfed seal v2\x00")
+confirmation_key = functools.partial(_paired, b"gdpfed confirmation v1\x00")
 
 
 def seed_key(seed: bytes, *, session: bytes, client: int) -> bytes:

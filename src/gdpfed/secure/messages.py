@@ -4,10 +4,11 @@ Place: between client and server; how they travel is another's business. Little-
 with the format's name, its version and its kind; lists are in increasing order of the clients' numbers, each once; a
 message ends where its content ends.
 
-    advertisement   client -> all      session, number, two public keys; signed by the client
+    advertisement   client -> all      terms, number, a public key for one session; signed by the client
     roster          server -> clients  session, degree, threshold, ..., all advertisements; signed by the server
-    sealed shares   client -> server   for each neighbour a sealed pair of shares; a commitment to the seed
-    delivery        server -> client   who shared, and the sealed shares for this client
+    sealed shares   client -> server   two public keys of this session, signed for the roster; for each neighbour a
+                                       sealed pair of shares; a commitment to the seed
+    delivery        server -> client   who shared; of each neighbour its two keys, and the shares for this client
     masked input    client -> server   4 bytes for each coordinate; for each neighbour a confirmation of who shared
     survivors       server -> client   whose input arrived, and whose did not; its neighbours' confirmations
     agreement       client -> server   a signature of the survivors
@@ -38,17 +39,17 @@ from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
 from gdpfed.secure.graph import Topology, circle, neighbours
-from gdpfed.secure.primitives import KEY_BYTES, SEAL_BYTES, SIGNATURE_BYTES
+from gdpfed.secure.primitives import KEY_BYTES, SEAL_BYTES, SIGNATURE_BYTES, verified
 from gdpfed.secure.session import HASH_BYTES, LARGEST_COHORT, SESSION_BYTES, Session
 from gdpfed.secure.shares import PRIME, SHARE_BYTES
 
 __all__ = [
-    "OF_MASK", "OF_SEED", "Advertisement", "Agreement", "Agreements", "Delivery", "MaskedInput", "Message", "Roster",
-    "SealedShares", "Shares", "Survivors",
+    "OF_MASK", "OF_SEED", "Advertisement", "Agreement", "Agreements", "Delivered", "Delivery", "MaskedInput", "Message",
+    "Roster", "SealedShares", "Shares", "Survivors",
 ]  # fmt: skip
 
 _MAGIC = b"gdpfed-sum"
-_VERSION = 2
+_VERSION = 3
 _HEAD = struct.Struct("<10sBB")
 OF_MASK, OF_SEED = 0, 1
 
@@ -158,10 +159,41 @@ _PublicKey = Annotated[bytes, _fixed(KEY_BYTES)]
 _Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
 _Signatures = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SIGNATURE_BYTES)]
 # The shares of the mask's private key and of the seed, sealed together.
-_SealedPairs = Annotated[tuple[tuple[int, bytes], ...], _rows_of(2 * SHARE_BYTES + SEAL_BYTES)]
+_BOX_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
+_SealedPairs = Annotated[tuple[tuple[int, bytes], ...], _rows_of(_BOX_BYTES)]
 _Confirmations = Annotated[tuple[tuple[int, bytes], ...], _rows_of(SEAL_BYTES)]
 _Clients = Annotated[tuple[int, ...], _clients(fewest=0)]
 _SomeClients = Annotated[tuple[int, ...], _clients(fewest=1)]
+
+
+class Delivered(NamedTuple):
+    """What a neighbour sends to a client: its two keys of this session, its signature of them, and sealed shares."""
+
+    seal_public: bytes
+    mask_public: bytes
+    signature: bytes
+    box: bytes
+
+    def signed(self, *, roster: bytes, client: int) -> bytes:
+        """What the neighbour, whose number is ``client``, signs: its keys are for this roster alone."""
+        return b"gdpfed session keys v1\x00" + roster + _number(client) + self.seal_public + self.mask_public
+
+    @staticmethod
+    def read(row: bytes) -> "Delivered":
+        """From the bytes of a row."""
+        ends = list(itertools.accumulate((KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES, _BOX_BYTES), initial=0))
+        return Delivered(*(row[begin:end] for begin, end in itertools.pairwise(ends)))
+
+
+_Deliveries = Annotated[
+    tuple[tuple[int, Delivered], ...],
+    _Kind(
+        lambda rows: _rows(tuple((peer, b"".join(row)) for peer, row in rows)),
+        lambda reader: tuple(
+            (peer, Delivered.read(row)) for peer, row in reader.rows(2 * KEY_BYTES + SIGNATURE_BYTES + _BOX_BYTES)
+        ),
+    ),
+]
 _Shares = Annotated[
     tuple[tuple[int, int, bytes], ...],
     _Kind(lambda shares: _rows(tuple((peer, bytes([of]) + share) for peer, of, share in shares)), _Reader.shares),
@@ -221,13 +253,20 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Advertisement(Message, kind=1, name="advertisement"):
-    """A client's two public keys for one session: for its masks, and for sealing."""
+    """A client's one-time key, for one session of a run with these terms; made before it is known for which.
 
-    session: _Session
+    Others seal for it. A key of zeros says that the client takes part in no more sessions of the run.
+    """
+
+    plan_hash: _Digest
     client: _Number
-    mask_public: _PublicKey
-    seal_public: _PublicKey
+    public: _PublicKey
     signature: _Signature = b""
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether there is no key in it: its client is done with the run."""
+        return self.public == bytes(KEY_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,12 +278,12 @@ class Roster(Message, kind=2, name="roster"):
     entries: tuple[Advertisement, ...]
     signature: bytes = b""
 
-    # Neither the session nor the cohort's size is written twice.
+    # Neither the plan's hash nor the cohort's size is written twice.
     _NUMBERS: ClassVar = ("degree", "threshold", "quorum", "dropouts", "colluders")
 
     def _fields(self) -> list[bytes]:
         numbers = [_number(getattr(self.topology, name)) for name in self._NUMBERS]
-        rows = tuple((entry.client, entry.mask_public + entry.seal_public + entry.signature) for entry in self.entries)
+        rows = tuple((entry.client, entry.public + entry.signature) for entry in self.entries)
         return [self.session.encoded(), *numbers, _rows(rows), self.signature]
 
     @classmethod
@@ -253,13 +292,12 @@ class Roster(Message, kind=2, name="roster"):
         numbers = {name: reader.number() for name in cls._NUMBERS}
         entries = tuple(
             Advertisement(
-                session=session,
+                plan_hash=session.plan_hash,
                 client=client,
-                mask_public=row[:KEY_BYTES],
-                seal_public=row[KEY_BYTES : 2 * KEY_BYTES],
-                signature=row[2 * KEY_BYTES :],
+                public=row[:KEY_BYTES],
+                signature=row[KEY_BYTES:],
             )
-            for client, row in reader.rows(2 * KEY_BYTES + SIGNATURE_BYTES, fewest=1)
+            for client, row in reader.rows(KEY_BYTES + SIGNATURE_BYTES, fewest=1)
         )
         shape = Topology(cohort=len(entries), **numbers)
         return cls(session=session, topology=shape, entries=entries, signature=reader.take(SIGNATURE_BYTES))
@@ -313,22 +351,34 @@ def _remembered_roster(content: bytes) -> Roster:
 
 @dataclass(frozen=True, kw_only=True)
 class SealedShares(Message, kind=3, name="sealed shares"):
-    """A client's shares for its neighbours, sealed for each, and a commitment to its seed."""
+    """A client's two keys of this session, signed for the roster; a commitment to its seed; and its shares, sealed with
+    the first of the keys for each neighbour's one-time key."""
 
     roster: _Digest
     client: _Number
+    seal_public: _PublicKey
+    mask_public: _PublicKey
+    signature: _Signature
     commitment: _Digest
     sealed: _SealedPairs = field(repr=False)
+
+    def delivered(self, box: bytes = b"") -> Delivered:
+        """What one neighbour gets, with the ``box`` that is sealed for it."""
+        return Delivered(self.seal_public, self.mask_public, self.signature, box)
+
+    def is_signed_by(self, public: bytes) -> bool:
+        """Whether the owner of the identity ``public`` signed the two keys for this roster."""
+        return verified(public, self.delivered().signed(roster=self.roster, client=self.client), self.signature)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery(Message, kind=4, name="delivery"):
-    """Who shared, and what they sealed for one client."""
+    """Who shared, and what a client's neighbours sent to it."""
 
     roster: _Digest
     client: _Number
     sharers: _SomeClients
-    sealed: _SealedPairs = field(repr=False)
+    sealed: _Deliveries = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

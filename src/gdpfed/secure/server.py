@@ -107,20 +107,23 @@ class SecureServer:
     # 1 keys
 
     def receive_advertisement(self, content: bytes) -> None:
-        """A client's public keys."""
+        """A client's public key."""
         entry = messages.Advertisement.decode(content)
         if self._roster is not None:
             raise InputError("expected advertisements before the roster is closed")
-        if (different := self._session.differs_in(entry.session)) is not None:
-            raise InputError(f"expected keys for this session, got keys for another {different}")
+        if entry.plan_hash != self._session.plan_hash:
+            raise InputError("expected a key for this plan, got one for another")
         if entry.client not in self._invited or entry.client in self._advertised:
-            raise InputError(f"expected keys of every invited client once, got client {entry.client}")
+            raise InputError(f"expected a key of every invited client once, got client {entry.client}")
         if not verified(self._directory.clients[entry.client], entry.signed, entry.signature):
-            raise InputError(f"expected keys signed by client {entry.client}, got another signature")
-        if is_low_order(entry.mask_public) or is_low_order(entry.seal_public):
-            # Every neighbour would refuse to agree on a secret with it, and one client would spoil the sum.
-            raise InputError(f"expected public keys of full order from client {entry.client}, got others")
+            raise InputError(f"expected a key signed by client {entry.client}, got another signature")
+        self._expect_full_order(entry.public, entry.client)
         self._advertised[entry.client] = entry
+
+    def _expect_full_order(self, public: bytes, client: int) -> None:
+        """Or every neighbour would refuse to agree on a secret with it, and one client would spoil the sum."""
+        if is_low_order(public):
+            raise InputError(f"expected public keys of full order from client {client}, got others")
 
     def roster(self) -> bytes:
         """Closes the cohort. Whoever is not in it costs nothing: the noise is sized by those who are."""
@@ -157,6 +160,11 @@ class SecureServer:
         roster = self._expect(sealed.roster, sealed.client, among=missing)
         if [peer for peer, _ in sealed.sealed] != [peer.client for peer in roster.neighbours_of(sealed.client)]:
             raise InputError(f"expected sealed shares for all neighbours of client {sealed.client}")
+        # Its neighbours would refuse what came with them, and one client would spoil the sum.
+        if not sealed.is_signed_by(self._directory.clients[sealed.client]):
+            raise InputError(f"expected keys that client {sealed.client} signed for this roster, got others")
+        for public in (sealed.seal_public, sealed.mask_public):
+            self._expect_full_order(public, sealed.client)
         self._shared[sealed.client] = sealed
 
     def deliveries(self) -> dict[int, bytes]:
@@ -165,11 +173,12 @@ class SecureServer:
         self._expect_enough(len(self._shared), "shared their keys")
         if self._sharers is None:
             self._sharers = tuple(sorted(self._shared))
-        boxes: dict[int, list[tuple[int, bytes]]] = {client: [] for client in self._sharers}
+        boxes: dict[int, list[tuple[int, messages.Delivered]]] = {client: [] for client in self._sharers}
         for sender in self._sharers:
-            for peer, sealed in self._shared[sender].sealed:
+            shared = self._shared[sender]
+            for peer, box in shared.sealed:
                 if peer in boxes:
-                    boxes[peer].append((sender, sealed))
+                    boxes[peer].append((sender, shared.delivered(box)))
         return {
             client: messages.Delivery(
                 roster=roster.digest, client=client, sharers=self._sharers, sealed=tuple(box)
@@ -259,7 +268,8 @@ class SecureServer:
             private = AgreementKey(secrets[client])
             for peer in roster.neighbours_of(client):
                 if peer.client in self._arrived:
-                    key = masks.pair_key(private, peer.mask_public, session=digest, one=client, other=peer.client)
+                    public = self._shared[peer.client].mask_public
+                    key = masks.pair_key(private, public, session=digest, one=client, other=peer.client)
                     masks.add_pair_mask(total, key, own=peer.client, peer=client, remove=True)
         return total
 
@@ -294,4 +304,4 @@ class SecureServer:
     def _is_right(self, secret: bytes, client: int, roster: messages.Roster) -> bool:
         if client in self._arrived:
             return masks.commitment(secret, session=roster.digest, client=client) == self._shared[client].commitment
-        return AgreementKey(secret).public == roster.entry_of(client).mask_public
+        return AgreementKey(secret).public == self._shared[client].mask_public

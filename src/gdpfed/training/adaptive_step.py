@@ -7,18 +7,21 @@ Everything rests on one number. Does a new update go on in a direction that was 
 
     z = <update, direction> / (noise std of the update * |direction|)
 
-It is standard normal if there is nothing but noise, so beyond 3 either way it says something.
+It is standard normal if there is nothing but noise, so beyond 3 either way it says something, in one look; of many
+looks the same is true beyond 5.
 
-1. **Search.** The direction is from the start to the model. The first step is short, a hundredth of the model's
-   length. As long as z is at least 3, the step grows by the root of ten, and with it all that was moved so far:
-   nothing that short steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as
-   much; in between more updates are needed. Once a step has grown, a z below 3 says that it went too far: the turn
-   lies between it and the one before, where a line between the two z (over the logarithm of the step) crosses 0. An
-   update that says so was made too far out, and is not used.
-2. **Train.** At the turn after k updates, noise had moved the model by the turn's step times sqrt(k). All rounds
-   together may move it by 2.5 times as much, so the step is 2.5 times the turn's times sqrt(k / rounds). The direction
-   is now from the average of the models to the model. Where z is beyond 3 the step is multiplied by
-   exp(tanh((|z| - 3) / 4) / 2), or divided by it where z is negative; where noise alone could have made z, it stays.
+1. **Search.** The direction is from the start to the model. The first step is a tenth of the model's length. As long
+   as z is at least 3, the step grows by the root of ten, and with it all that was moved so far: nothing that short
+   steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as much; in between more
+   updates are needed. Once a step has grown, a z below 3 says that it went too far: the turn lies between it and the
+   one before, where a line between the two z (over the logarithm of the step) crosses 0. An update that says so was
+   made too far out, and is not used.
+2. **Train.** The way to the turn is as long as the k updates before it, each a turn's step long. All rounds together
+   may go ten such ways, or z of them where the z before the turn was larger: the clearer the signal, the less noise is
+   in a step. So the step is k turns times max(10, z) / rounds, and at most half the way. From now on two z are
+   looked at. Along the way from the start it says whether all that was learnt should go on: beyond 5 the step grows.
+   Along the way from the average of the models it says whether the model swings around: below -5 the step shrinks. By
+   exp(tanh(excess / 4) / 2), so by the root of e at most. Where noise alone could have made z, the step stays.
 
 Of normalised updates the clip norm is only the unit that steps are measured in: another clip norm gives the same
 models, up to rounding. So neither a clip norm nor a step has to be chosen.
@@ -26,6 +29,7 @@ models, up to rounding. So neither a clip norm nor a step has to be chosen.
 Guarantees (tests of the same name):
   agreement_is_standard_normal    of updates that are noise alone.
   the_search_finds_any_scale      a target a thousand times as far, or as near, is found as well.
+  only_what_was_released_is_read  the start and the released sums give all steps and models again, to the bit.
   nothing_is_lost_in_the_search   what short steps moved is scaled with the step.
   steps_move_on_evidence_alone    a z that noise may make changes no step; beyond it, by the root of e at most.
   noise_ends_no_search            without a signal the model stays as near to where it began as first steps reach.
@@ -46,12 +50,12 @@ from gdpfed.planning.plan import Plan
 __all__ = ["Step", "agreement", "next_step", "noise_std"]
 
 # Of the model's length, or of 1 where the model is shorter: many dense layers start at zero.
-_FIRST, _LONGEST = 0.01, 100.0
+_FIRST, _LONGEST = 0.1, 100.0
 _GROWTH = math.sqrt(10)
-# In stds of what noise makes.
-_EVIDENCE = 3.0
-# What noise may move the model by in all rounds, over what it had moved it by where the search turned back.
-_NOISE = 2.5
+# In stds of what noise makes: in the search, and in each of the many rounds after it.
+_EVIDENCE, _STRONG = 3.0, 5.0
+# Of the way from the start to the turn: how often all rounds together may go it, and how much of it one step may go.
+_WAYS, _AT_ONCE = 10.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ def next_step(
     update: Tensor,
     *,
     parameters: Tensor,
+    start: Tensor,
     average: Tensor | None,
     step: Step | None,
     round_number: int,
@@ -81,10 +86,10 @@ def next_step(
 ) -> tuple[Step, Tensor]:
     """The step, and what this round's ``update`` moves the model by, given the last step and what was moved so far.
 
-    ``average`` is that of the models; during the search it is the start. ``noise_excess``: of secure sums, whose noise
-    is sized for what may be lost.
+    ``average`` is that of the models since the search ended. ``noise_excess``: of secure sums, whose noise is sized for
+    what may be lost.
     """
-    unit = max(1.0, _length((parameters if average is None else average).double())) / plan.clip_norm
+    unit = max(1.0, _length(start.double())) / plan.clip_norm
     if step is None:
         if round_number:
             raise InputError(
@@ -92,12 +97,13 @@ def next_step(
                 f"folder, or restore the checkpoint"
             )
         return _straight(Step(length=_FIRST * unit), update)
-    assert average is not None  # noqa: S101 - a plan that adapts has one
-    moved = parameters.double() - average
-    z = agreement(update, moved, noise_std=noise_excess * noise_std(plan))
+    noise, moved = noise_excess * noise_std(plan), parameters.double() - start.double()
+    z = agreement(update, moved, noise_std=noise)
     if step.is_found:
-        beyond = math.copysign(max(0.0, abs(z) - _EVIDENCE), z)
-        changed = step.length * math.exp(math.tanh(beyond / 4) / 2)
+        assert average is not None  # noqa: S101 - a plan that adapts has one
+        swing = agreement(update, parameters.double() - average, noise_std=noise)
+        excess = max(0.0, z - _STRONG) + min(0.0, swing + _STRONG)
+        changed = step.length * math.exp(math.tanh(excess / 4) / 2)
         return _straight(dataclasses.replace(step, length=changed), update)
     if z >= _EVIDENCE and step.length < _LONGEST * unit:
         grown = Step(length=_GROWTH * step.length, agreed=z)
@@ -108,7 +114,7 @@ def next_step(
         return Step(length=step.length / _GROWTH), (1 / _GROWTH - 1) * moved
     # Where a line from the last step's z to this one's crosses 0, over the logarithm of the step.
     turn = step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
-    found = _NOISE * turn * math.sqrt(round_number / plan.num_rounds)
+    found = round_number * turn * min(max(_WAYS, step.agreed) / plan.num_rounds, _AT_ONCE)
     return Step(length=found, found_in=round_number), (found / step.length - 1) * moved
 
 

@@ -48,21 +48,21 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that one round hands to the next: the model, how often each client took part, and after the first round, if
-    the plan has them, the average of all models so far (float64) and the server's last step. While the server still
-    searches for its step, the average is the start."""
+    """All that one round hands to the next: the model, how often each client took part, and if the plan has them, the
+    average of all models so far (float64), and what a step that adapts goes by: the start and the last step. While the
+    server searches for its step, there is no average."""
 
     round_number: int
     parameters: Tensor
     participations: IntArray
     average: Tensor | None = None
+    start: Tensor | None = None
     step: Step | None = None
 
     @property
     def model(self) -> Tensor:
         """What is evaluated and kept: the averaged model where there is one. Clients train from ``parameters``."""
-        is_searching = self.step is not None and not self.step.is_found
-        return self.parameters if self.average is None or is_searching else self.average.float()
+        return self.parameters if self.average is None else self.average.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +123,14 @@ def run_round(
     if state.round_number >= plan.num_rounds:
         raise InputError(f"the plan has {plan.num_rounds} rounds, all of which were run: make a plan with more")
     released = release(state, sample(state))
-    update, step = combine(plan, sparsified(plan, released.sums), layer_sizes), None
+    update, start, step = combine(plan, sparsified(plan, released.sums), layer_sizes), None, None
     if plan.adaptive_step:
+        start = _start(state)
         step, update = next_step(
             plan,
             update,
             parameters=state.parameters,
+            start=start,
             average=state.average,
             step=state.step,
             round_number=state.round_number,
@@ -142,6 +144,7 @@ def run_round(
         parameters=parameters,
         participations=participations,
         average=_averaged(plan, state, parameters, step),
+        start=start,
         step=step,
     )
     record = RoundRecord(
@@ -155,14 +158,25 @@ def run_round(
     return following, record
 
 
+def _start(state: TrainingState) -> Tensor:
+    """The parameters before the first round."""
+    if state.start is not None:
+        return state.start
+    if state.round_number:
+        raise InputError(
+            "expected the model of the start in the checkpoint, got none: it is damaged, or of an earlier version of "
+            "gdpfed; start the run again in a new folder"
+        )
+    return state.parameters
+
+
 def _averaged(plan: Plan, state: TrainingState, parameters: Tensor, step: Step | None) -> Tensor | None:
-    """The average after this round; of a step that is still searched for, the start."""
+    """The average after this round; none while a step is searched for."""
     if step is None:
         return averaged(plan, state.average, parameters, num_before=state.round_number)
     if step.found_in is None:
-        return state.parameters.double() if state.average is None else state.average
-    num_before = state.round_number - step.found_in
-    return averaged(plan, state.average if num_before else None, parameters, num_before=num_before)
+        return None
+    return averaged(plan, state.average, parameters, num_before=state.round_number - step.found_in)
 
 
 def sparsified(plan: Plan, noisy: list[Tensor]) -> list[Tensor]:

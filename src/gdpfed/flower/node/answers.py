@@ -4,11 +4,14 @@ Place: in the ClientApp, under no framework: bytes in, bytes out. All that decid
 budget, its key, the pinned server and enrolment, its ledger. `gdpfed.secure.client` does the cryptography and has its
 own reasons to refuse. A refusal is an empty answer and a line in the node's log: to everybody else it is a dropout.
 
-What a node checks before it gives keys: the terms are signed by the pinned server and name the pinned enrolment and its
-own model's size; the plan is what it claims, computed again here; its group follows from the budgets that all clients
-signed; the whole plan, after all runs that it ever joined, keeps its budget; the session is later than all that it
-answered; one more input is within the cap. Before its input leaves: the model has the hash of the session, and the
-input is charged, durably.
+What a node checks before it gives a key, and again before it shares: the terms are signed by the pinned server and name
+the pinned enrolment and its own model's size; the plan is what it claims, computed again here; its group follows from
+the budgets that all clients signed; the whole plan, after all runs that it ever joined, keeps its budget. Before it
+shares: it may send one more input, the session is later than all that it answered, and the roster has the one key that
+this node has advertised and not used. Before its input leaves: the model has the hash of the session, its ledger is
+not older than what it once signed, and the input is charged, durably. With its last answer it advertises the key of its
+next session. If there may be none it says so, in as many bytes and after the same work: others than the server cannot
+tell, and the server counts inputs itself.
 
 In a rotation a node is asked in turn, as the public order says, and answers no other round. When its input is charged
 and masked, and the session's state is gone, it tosses a coin (`coin.py`) in memory: it trains, or sends zero. Nothing
@@ -29,6 +32,8 @@ Guarantees (tests of the same name):
   a_rotation_needs_its_moment              terms without a fixed moment of answering are refused, or with one that is
                                            sooner than the owner asks for.
   a_weaker_promise_is_refused              by a node whose owner asks for one against the server.
+  a_key_is_used_once                       whoever asks for what, and when; a roster with another is refused.
+  a_last_answer_looks_like_any_other       of a node that may send no more; it is in no roster: it would be a loss.
   nobody_is_answered_meanwhile             while an input waits for its moment all other messages wait, nonsense too.
   an_ask_has_one_coin                      whatever happens after it was tossed, there is no other for this session.
   errors_after_the_coin_look_like_zero     at the same moment, with the same length.
@@ -54,12 +59,14 @@ from gdpfed.flower.node.saved_session import Saved, SavedSessions
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import check_test_mode, randomness_for
-from gdpfed.flower.shared.wire import NONCE_BYTES, STAGES, Standing, pack, unpack
+from gdpfed.flower.shared.wire import NONCE_BYTES, Standing, pack, unpack
 from gdpfed.planning.people import assign
 from gdpfed.planning.rotation import asked_positions, is_asked, public_order
 from gdpfed.secure.client import SecureClient
+from gdpfed.secure.client_state import OneTimeKey
 from gdpfed.secure.encoding import PlannedSum, planned_sums
-from gdpfed.secure.primitives import signing_public
+from gdpfed.secure.primitives import KEY_BYTES, signing_public
+from gdpfed.secure.randomness import SystemRandomness
 from gdpfed.secure.session import SESSION_BYTES, Directory, Session
 
 __all__ = ["Node", "Trainer"]
@@ -67,12 +74,6 @@ __all__ = ["Node", "Trainer"]
 Vector = NDArray[np.float32]
 # (the model's parameters, the round) -> the trained parameters
 Trainer = Callable[[Vector, int], NDArray[Any]]
-# What the client does with the server's message, and the stage for which its state is kept then.
-_STEPS: dict[str, tuple[Callable[[SecureClient, bytes], bytes], str | None]] = {
-    "shares": (SecureClient.share, "input"),
-    "agree": (SecureClient.agree, "reveal"),
-    "reveal": (SecureClient.reveal, None),
-}
 
 
 class Node:
@@ -90,12 +91,19 @@ class Node:
 
     def answer(self, stage: str, content: bytes) -> bytes:
         """The answer to a message of the server; empty if it is refused. Never raises: what it raised would be sent."""
-        answers = {"announce": self._announce, "keys": self._keys, "input": self._input}
+        answers = {
+            "announce": self._announce,
+            "keys": self._keys,
+            "shares": self._shares,
+            "input": self._input,
+            "agree": self._agree,
+            "reveal": self._reveal,
+        }
         try:
             with self._home.alone():
-                if stage not in STAGES:
+                if stage not in answers:
                     raise InputError("expected a known stage, got another")
-                return answers[stage](content) if stage in answers else self._step(stage, content)
+                return answers[stage](content)
         except GdpfedError as error:
             self._home.log(f"refused {stage}: {error}", stage=stage)
         except Exception as error:  # a defect must not travel to the server as a trace of what is in memory
@@ -138,25 +146,43 @@ class Node:
     # 1 keys
 
     def _keys(self, content: bytes) -> bytes:
-        signed, encoded, witness = unpack(content, stage="keys", num_parts=3)
+        signed, witness = unpack(content, stage="keys", num_parts=2)
         terms = Terms.opened(signed, server=self._enrolment.server)
-        session = _session(encoded)
-        self._check_terms(terms, session)
+        self._check_terms(terms)
         with OwnLedger(self._home) as ledger:
             self._check_witness(witness, ledger)
-            run = ledger.run(terms) or self._join(ledger, terms)
-            self._check_turn(terms, session, run)
-            budget = self._home.budget
-            ledger.check_budget(budget)
-            ledger.check_input(run, budget)
-            client = self._client(terms, session, run)
-            ledger.begin(run, _position(session))
-            # Only now: a message that is refused must not end the session that is under way.
-            self._sessions.forget()
-            self._keep(session, "shares", signed, client)
-            return pack("keys", client.advertise(), self._standing(ledger, session.digest()).encode())
+            run = ledger.run(terms)
+            if run is None:
+                run = self._join(ledger, terms)
+            ledger.check_budget(self._home.budget)
+            advertised = self._next_advertisement(terms, run, ledger)
+            return pack("keys", advertised, self._standing(ledger, terms.digest).encode())
 
-    def _check_terms(self, terms: Terms, session: Session) -> None:
+    def _next_advertisement(self, terms: Terms, run: JoinedRun, ledger: OwnLedger) -> bytes:
+        """Of the key of this node's next session: the one that waits for it, or a fresh one. Its last word, if it may
+        send no more."""
+        whose: dict[str, Any] = {
+            "plan_hash": terms.digest,
+            "client": self._number,
+            "identity": self._home.identity,
+        }
+        waiting = self._sessions.next_key
+        if waiting is None or waiting.advertised.plan_hash != terms.digest or ledger.has_used(waiting.private.public):
+            waiting = OneTimeKey.made(SystemRandomness().stream("keys").take(KEY_BYTES), **whose)
+            self._sessions.keep_next_key(waiting)
+        last = OneTimeKey.last_word(**whose)
+        try:
+            self._check_more(run, ledger)
+        except PrivacyError:
+            return last.encode()
+        return waiting.advertised.encode()
+
+    def _check_more(self, run: JoinedRun, ledger: OwnLedger) -> None:
+        """Raises PrivacyError unless the run may have another input of this node."""
+        ledger.check_input(run, self._home.budget)
+        ledger.check_ask(run)
+
+    def _check_terms(self, terms: Terms) -> None:
         # The plan is verified when the run is joined; what kind it is, is read each time.
         is_rotation = terms.verified_plan(is_known=True).is_rotation
         if (terms.answer_seconds is None) == is_rotation:
@@ -183,8 +209,6 @@ class Node:
         stated, asked = terms.complete_up_to, budget.complete_up_to
         if stated < asked:
             raise PrivacyError(f"cohorts above {stated} are circles, the owner asks for a complete graph up to {asked}")
-        if session.plan_hash != terms.digest or session.num_params != terms.num_params:
-            raise PrivacyError("the session is not about these terms")
 
     def _check_witness(self, witness: bytes, ledger: OwnLedger) -> None:
         """The server shows what this node last signed; without it (or with an honest copy of less) nothing follows."""
@@ -212,6 +236,31 @@ class Node:
         group = int(assign(plan, self._enrolment.budgets)[self._number])
         return ledger.join(terms, plan, group, self._home.budget)
 
+    # 2 shares
+
+    def _shares(self, content: bytes) -> bytes:
+        signed, encoded, roster = unpack(content, stage="shares", num_parts=3)
+        terms = Terms.opened(signed, server=self._enrolment.server)
+        session = _session(encoded)
+        if session.plan_hash != terms.digest or session.num_params != terms.num_params:
+            raise PrivacyError("the session is not about these terms")
+        self._check_terms(terms)
+        with OwnLedger(self._home) as ledger:
+            run = ledger.run(terms)
+            if run is None:
+                raise PrivacyError("expected the terms of a run that this node has joined: it gave no key for these")
+            ledger.check_budget(self._home.budget)
+            self._check_more(run, ledger)
+            self._check_turn(terms, session, run)
+            with self._sessions.claimed_key() as key:
+                client = self._client(terms, session, run, key=key)
+                answer = client.share(roster)
+                ledger.begin(run, _position(session), key=key.private.public)
+                # Only now: a message that is refused must not end the session that is under way, or use up the key.
+                self._sessions.forget()
+            self._keep(session, "input", signed, client)
+            return pack("shares", answer, self._standing(ledger, session.digest()).encode())
+
     def _check_turn(self, terms: Terms, session: Session, run: JoinedRun) -> None:
         """In a rotation, raises PrivacyError unless it is this node's turn."""
         if not run.is_rotation:
@@ -224,7 +273,7 @@ class Node:
         if not (is_round and is_asked(plan, len(order), position=position, round_number=session.round_number)):
             raise PrivacyError(f"round {session.round_number} is not this node's turn")
 
-    def _client(self, terms: Terms, session: Session, run: JoinedRun) -> SecureClient:
+    def _client(self, terms: Terms, session: Session, run: JoinedRun, *, key: OneTimeKey | None = None) -> SecureClient:
         return SecureClient(
             session=session,
             planned=_planned(terms, session, run),
@@ -234,6 +283,7 @@ class Node:
             directory=self._directory(terms, session, run),
             tolerance=terms.tolerance,
             randomness=randomness_for(session, client=self._number, test_seed=terms.test_seed),
+            key=key,
         )
 
     def _directory(self, terms: Terms, session: Session, run: JoinedRun) -> Directory:
@@ -269,30 +319,17 @@ class Node:
         client.load(saved.client)
         return client, session, run
 
-    # 2 shares, 4 agree and 5 reveal: the client's own checks decide, and only what is revealed is recorded
-
-    def _step(self, stage: str, content: bytes) -> bytes:
-        step, following = _STEPS[stage]
-        digest, message = unpack(content, stage=stage, num_parts=2)
-        with self._sessions.claimed(digest, stage) as saved, OwnLedger(self._home) as ledger:
-            client, session, run = self._loaded(saved, ledger)
-            answer = step(client, message)
-            if following is None:
-                ledger.reveal(run, _position(session))
-            else:
-                self._keep(session, following, saved.terms, client)
-            return pack(stage, answer)
-
     # 3 input
 
     def _input(self, content: bytes) -> bytes:
-        digest, delivery, model = unpack(content, stage="input", num_parts=3)
+        digest, delivery, model, witness = unpack(content, stage="input", num_parts=4)
         with self._sessions.claimed(digest, "input") as saved:
             session = _session(saved.session)
             if hashlib.sha256(model).digest() != session.model_hash or len(model) != 4 * self._num_params:
                 raise PrivacyError("the model is not the one that all clients of this session agreed on")
             parameters = np.frombuffer(model, dtype="<f4").astype(np.float32)
             with OwnLedger(self._home) as ledger:
+                self._check_witness(witness, ledger)
                 client, session, run = self._loaded(saved, ledger)
                 # This node's share of the noise, and masks: clips, encodes and adds the update when it is there.
                 masked = client.masked(delivery)
@@ -318,6 +355,30 @@ class Node:
         )
         sleep_until(next_moment(begun + seconds, every=seconds))
         return answer
+
+    # 4 agree and 5 reveal: the client's own checks decide, and only what is revealed is recorded
+
+    def _agree(self, content: bytes) -> bytes:
+        digest, survivors = unpack(content, stage="agree", num_parts=2)
+        with self._sessions.claimed(digest, "agree") as saved, OwnLedger(self._home) as ledger:
+            client, session, _ = self._loaded(saved, ledger)
+            answer = client.agree(survivors)
+            self._keep(session, "reveal", saved.terms, client)
+            return pack("agree", answer)
+
+    def _reveal(self, content: bytes) -> bytes:
+        digest, agreements = unpack(content, stage="reveal", num_parts=2)
+        with self._sessions.claimed(digest, "reveal") as saved, OwnLedger(self._home) as ledger:
+            client, session, run = self._loaded(saved, ledger)
+            answer = client.reveal(agreements)
+            ledger.reveal(run, _position(session))
+            terms = Terms.opened(saved.terms, server=self._enrolment.server)
+            try:
+                advertised = self._next_advertisement(terms, run, ledger)
+            except (GdpfedError, OSError):
+                # The shares are recorded, and leave; for a key the server has to ask.
+                advertised = b""
+            return pack("reveal", answer, advertised, self._standing(ledger, session.digest()).encode())
 
     def _test_coin(self, terms: Terms, session: Session, rate: float) -> bool:
         """The simulator's."""

@@ -4,7 +4,7 @@ Place: `spend.db` in a node's home, in the files of `gdpfed.ledger.store`: SQLit
 synchronous=FULL, a journal beside it, a hash chain, one writer. Rows:
 
     join       a run's terms: its whole plan is charged for the node's group, all rounds at once
-    round      a session that the node answered, by round and attempt: these only go up
+    round      a session that the node answered, by round and attempt: these only go up; and its one-time key
     sent       a masked input, before it leaves
     revealed   shares, before they leave
 
@@ -20,6 +20,7 @@ input, also of attempts that came to nothing, because a quorum of others can unm
 Guarantees (tests of the same name):
   joining_charges_the_whole_plan     and a run that would overspend over all runs is refused.
   sessions_only_go_up                no round and attempt is answered twice, none before one that was answered.
+  no_key_has_two_sessions            whatever else was put back: the row of its session is there before it is used.
   sent_inputs_are_capped             by the plan's largest number of participations, and by the owner's epsilon_server.
   asks_are_counted                   in a rotation: one beyond those of the plan is refused, an aborted one costs one.
   a_lowered_budget_counts_at_once    from the next round on.
@@ -83,6 +84,7 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         self.runs: dict[str, JoinedRun] = {}
         # Of all runs: the sum of 1 / noise_multiplier^2 over the inputs that were sent.
         self.precision = 0.0
+        self._used_keys: set[str] = set()
         self._checked: NodeBudget | None = None
         try:
             for row in self._store.rows:
@@ -114,9 +116,9 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         self._store.append([(kind, content)])
         self._apply(kind, content)
 
-    def _write_position(self, kind: str, run: JoinedRun, position: Position) -> None:
+    def _write_position(self, kind: str, run: JoinedRun, position: Position, **more: str) -> None:
         round_number, attempt = position
-        self._write(kind, {"terms": run.terms, "round": round_number, "attempt": attempt})
+        self._write(kind, {"terms": run.terms, "round": round_number, "attempt": attempt, **more})
 
     def _apply(self, kind: str, row: Mapping[str, Any]) -> None:
         name = str(row["terms"])
@@ -137,6 +139,8 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
             run.extra += run.revealed_round == position[0]
             run.asked += 1
             run.last = position
+            if "key" in row:
+                self._used_keys.add(str(row["key"]))
         elif kind == "sent":
             run.sent += 1
             run.sent_last = position
@@ -183,6 +187,10 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
             )
         if plan.is_rotation:
             self._check_server(self.precision, merged([*self._hidden(), event]), budget, what="this run")
+        else:
+            # A run that may have no input at all is not paid for.
+            more = planned.noise_multiplier**-2.0
+            self._check_server(self.precision + more, self._hidden(), budget, what="one more input")
         self._write(
             "join",
             {
@@ -217,6 +225,11 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         more = 0.0 if run.is_rotation else run.event.noise_multiplier**-2.0
         self._check_server(self.precision + more, self._hidden(), budget, what="one more input")
 
+    def check_ask(self, run: JoinedRun) -> None:
+        """Raises PrivacyError if a rotation has asked this node as often as its plan allows."""
+        if run.is_rotation and run.asked >= run.cap:
+            raise PrivacyError(f"run {run.name!r} has asked this node {run.asked} times, as often as its plan allows")
+
     def _check_server(self, precision: float, hidden: History, budget: NodeBudget, *, what: str) -> None:
         cost = server_spent(precision, delta=budget.delta, hidden=hidden)
         if not cost <= budget.server_limit:
@@ -225,8 +238,15 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
                 f"{allowance(budget.server_limit)} that its owner allows: epsilon_server in budget.toml"
             )
 
-    def begin(self, run: JoinedRun, position: Position) -> None:
-        """Records a session before it is answered; refuses one that is not after all others of the run."""
+    def has_used(self, key: bytes) -> bool:
+        """Whether a session was answered with this one-time key."""
+        return key.hex() in self._used_keys
+
+    def begin(self, run: JoinedRun, position: Position, *, key: bytes) -> None:
+        """Records a session and its one-time key before it is answered; refuses one that is not after all others of the
+        run, and a key that had its session."""
+        if self.has_used(key):
+            raise PrivacyError("expected a one-time key that had no session yet, got one that had")
         round_number, attempt = position
         charged = run.event.num_rounds
         if attempt >= _MOST_ATTEMPTS:
@@ -234,17 +254,14 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         if position <= run.last:
             raise PrivacyError(f"expected a (round, attempt) after {run.last}, got {position}: none is answered twice")
         if run.is_rotation:
-            if run.asked >= run.cap:
-                raise PrivacyError(
-                    f"run {run.name!r} has asked this node {run.asked} times, as often as its plan allows"
-                )
-            self._write_position("round", run, position)
+            self.check_ask(run)
+            self._write_position("round", run, position, key=key.hex())
             return
         extra = run.extra + (run.revealed_round == round_number)
         if round_number < 0 or round_number + 1 + extra > charged:
             again = f", {extra} of them twice" if extra else ""
             raise PrivacyError(f"run {run.name!r} paid for {charged} rounds, {round_number} is beyond them{again}")
-        self._write_position("round", run, position)
+        self._write_position("round", run, position, key=key.hex())
 
     def send(self, run: JoinedRun, position: Position, budget: NodeBudget) -> None:
         """Charges a masked input, before it leaves; once for each session."""

@@ -307,7 +307,7 @@ class _Clock:
     """The module ``time`` for Flower's loops: after work they look for more at once, and then ever less often.
 
     A SuperNode looks every three seconds for a message, and every half second for its ClientApp's answer; a SuperExec
-    every second for work. In a round of five exchanges most of the time would pass with that. Here the SuperNode wakes
+    every second for work. In a round of four exchanges most of the time would pass with that. Here the SuperNode wakes
     the SuperExec when it has taken a message, and looks for the answer, which is in its own memory, at fixed moments
     after that: each a tenth later than the one before. The moments are not counted from look to look: a look that comes
     late, as it may while the ClientApp trains, moves no other. Messages are looked for every third of the time since

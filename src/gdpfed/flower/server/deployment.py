@@ -26,6 +26,7 @@ from gdpfed.errors import InputError, PrivacyError
 from gdpfed.files import write_whole
 from gdpfed.flower.server.events import EVENTS, Events, events_into
 from gdpfed.flower.server.flower_release import Fault, FlowerRelease, HomeRun
+from gdpfed.flower.server.keys_ahead import KeysAhead
 from gdpfed.flower.server.recovery import KeptSums, Standings, check_ledger_mark
 from gdpfed.flower.server.server_home import POPULATION, ServerHome
 from gdpfed.flower.server.transport import GridTransport
@@ -75,6 +76,19 @@ def serve(
         take_standing=standings.take,
         log=home.log,
         events=events,
+        # A node that came back may have lost the key that it gave.
+        bound=lambda client: keys.forget(client),
+    )
+    keys = KeysAhead(
+        terms=run.signed_terms,
+        plan_hash=run.terms.digest,
+        directory=run.enrolment.directory,
+        exchange=transport.exchange,
+        is_here=transport.is_here,
+        shown_to=standings.shown_to,
+        standing=standings.take,
+        log=home.log,
+        name=lambda client: run.enrolment.clients[client].name,
     )
     link = LedgerLink(path=home.ledger_path, population=POPULATION, run=run.name)
     with Ledger.open(home.ledger_path) as ledger:
@@ -88,11 +102,18 @@ def serve(
             check_ledger_mark(folder.path, ledger)
             if len(saved.parameters) != sum(layer_sizes):
                 raise InputError("the checkpoint is of another model: restore the model, or start another run")
+
+        def ask_keys(number: int) -> None:
+            staying = np.flatnonzero(~ledger.state.run(run.name).population.has_left[places])
+            keys.ask(staying.tolist(), round_number=number)
+
         release = FlowerRelease(
             run=run,
             ledger=ledger,
             places=places,
             exchange=transport.exchange,
+            keys=keys,
+            ask_keys=ask_keys,
             standings=standings,
             fault=fault,
             events=events,
@@ -102,7 +123,7 @@ def serve(
             initial=torch.from_numpy(to_vector(model).astype(np.float32)),
             num_clients=len(places),
             layer_sizes=layer_sizes,
-            sample=functools.partial(_secret_sample, run, ledger, places, transport, events),
+            sample=functools.partial(_secret_sample, run, ledger, places, transport, ask_keys, events),
             release=release,
             spent=lambda _: tuple(ledger.spent_by_group(ledger.state.run(run.name)).values()),
             evaluate=None if evaluate is None else functools.partial(_evaluation, evaluate),
@@ -127,14 +148,22 @@ def _participations(run: HomeRun, ledger: Ledger, places: IntArray) -> IntArray:
 
 
 def _secret_sample(
-    run: HomeRun, ledger: Ledger, places: IntArray, transport: GridTransport, events: Events, state: TrainingState
+    run: HomeRun,
+    ledger: Ledger,
+    places: IntArray,
+    transport: GridTransport,
+    ask_keys: Callable[[int], None],
+    events: Events,
+    state: TrainingState,
 ) -> IntArray:
     """Coins of the operating system, or in a test those of the simulator; nobody who has left.
 
-    In a rotation those whose turn it is, unless lost rounds have cost them all their asks.
+    In a rotation those whose turn it is, unless lost rounds have cost them all their asks. Keys are asked for before
+    there is a sample: who is asked, and whether anybody is, does not depend on it.
     """
     events("begin", round=state.round_number)
     transport.refresh()
+    ask_keys(state.round_number)
     participations, seed = _participations(run, ledger, places), run.settings.test_seed
     if run.plan.is_rotation:
         orders = public_orders(run.plan, run.assignment, seed=run.terms.rotation_seed)

@@ -45,7 +45,7 @@ class DeploymentSettings:
         allowed="At least 0, at most 1.",
     )
     announce_seconds: float = setting(60.0, "Wait so long for nodes that announce themselves.")
-    keys_seconds: float = setting(120.0, "Wait so long for the keys of a cohort.")
+    keys_seconds: float = setting(120.0, "Wait so long for the keys of those who have none on deposit.")
     shares_seconds: float = setting(120.0, "Wait so long for the shares of its secrets.")
     input_seconds: float = setting(600.0, "Wait so long for training and masked updates.")
     answer_seconds: float = setting(

@@ -17,6 +17,7 @@ Guarantees (tests of the same name):
   a_sum_that_is_given_up_is_noise      charged, kept and published as that of an empty cohort; no record tells.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ import numpy as np
 from gdpfed.errors import InputError, PrivacyError
 from gdpfed.flower.server.deployment_settings import DeploymentSettings
 from gdpfed.flower.server.events import Events
+from gdpfed.flower.server.keys_ahead import KeysAhead
 from gdpfed.flower.server.recovery import KeptSum, KeptSums, Standings, write_ledger_mark
 from gdpfed.flower.server.server_home import ServerHome
 from gdpfed.flower.server.sums import Exchange, SumConversation, together
 from gdpfed.flower.shared.enrolment import Enrolment
 from gdpfed.flower.shared.terms import Terms
 from gdpfed.flower.shared.test_mode import randomness_for
-from gdpfed.flower.shared.wire import pack
 from gdpfed.ledger.book import Charge, Ledger, publish
 from gdpfed.ledger.charges import ExhaustedError
 from gdpfed.planning.people import assign
@@ -62,6 +63,11 @@ class HomeRun:
     enrolment: Enrolment
     assignment: IntArray
     terms: Terms
+
+    @functools.cached_property
+    def signed_terms(self) -> bytes:
+        """As nodes get them."""
+        return self.terms.signed(self.identity)
 
     @classmethod
     def read(cls, home: ServerHome, *, num_params: int) -> "HomeRun":
@@ -97,12 +103,17 @@ class HomeRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlowerRelease:
-    """The sums of a run. ``places`` is each client's place in the ledger's population."""
+    """The sums of a run. ``places`` is each client's place in the ledger's population.
+
+    ``keys`` are the deposits of clients' keys. ``ask_keys`` asks, for a round, everybody who has none there.
+    """
 
     run: HomeRun
     ledger: Ledger
     places: IntArray
     exchange: Exchange
+    keys: KeysAhead
+    ask_keys: Callable[[int], None]
     standings: Standings
     fault: Fault
     events: Events
@@ -127,6 +138,9 @@ class FlowerRelease:
             missing = set(places) - results.keys() - stopped
             if not missing:
                 break
+            if 0 < tried < attempts:
+                # Each attempt has its own keys, and those of the last are used.
+                self.ask_keys(number)
             opened: dict[int, SumConversation] = {}
             for place in sorted(missing):
                 ask = tried < attempts
@@ -180,7 +194,16 @@ class FlowerRelease:
             num_params=planned.num_params,
         )
         invited = sorted(int(client) for group in sampled.values() for client in group) if ask else []
-        signed_terms = run.terms.signed(run.identity)
+        # Who is offline, as far as is known, would be a loss in the roster.
+        keys = self.keys.taken_out(invited)
+        for client in invited:
+            if client not in keys:
+                name, why = run.enrolment.clients[client].name, self.keys.why_not(client)
+                text = f"keys: {name!r} {why}: the round goes on without it"
+                run.home.log(text, round=number, stage="keys", client=name)
+                # Who was there was asked, and its loss told then.
+                if not self.keys.is_here(client):
+                    self.events("dropped", stage="keys", client=name, why=why)
 
         def charge() -> None:
             self.fault("charging", number)
@@ -202,7 +225,11 @@ class FlowerRelease:
             invited=invited,
             model=model,
             charges=charges,
-            keys=lambda client: pack("keys", signed_terms, session.encoded(), self.standings.shown_to(client)),
+            terms=run.signed_terms,
+            keys=keys,
+            witnesses={client: self.standings.shown_to(client) for client in keys},
+            key_used=self.keys.answered,
+            next_key=self.keys.take,
             charge=charge,
             standing=lambda client, content: self.standings.take(client, content, nonce=session.digest()),
             randomness=randomness_for(session, client=SERVER, test_seed=run.settings.test_seed),

@@ -14,7 +14,7 @@ it what it signed (`Standings`), and the node refuses by itself.
 Guarantees (tests of the same name):
   a_kept_sum_comes_back      the same bytes, for the same round, sum and attempts only.
   an_old_ledger_is_noticed   put back beside a newer run folder, or rewritten since: the run is refused.
-  the_furthest_standing_is_kept   an older one never replaces it.
+  the_furthest_standing_is_kept   an older one never replaces it, nor one as far with another end.
 
 Does not notice: ledger and run folder put back together.
 """
@@ -133,7 +133,10 @@ class Standings:
         if public is None or not is_for_us or not standing.is_signed_by(public):
             return None
         known = self._kept.get(public.hex())
-        if known is not None and known.num_rows > standing.num_rows:
+        # As many rows that end otherwise are those of a copy, too.
+        if known is not None and (
+            known.num_rows > standing.num_rows or (known.num_rows == standing.num_rows and known.head != standing.head)
+        ):
             self._log(f"client {self._enrolment.clients[client].name!r} has an older ledger than it had: an old copy?")
         else:
             self._kept[public.hex()] = standing

@@ -4,6 +4,9 @@ Place: between `gdpfed.secure.server` and whatever carries messages. A sum is a 
 stage, takes what came back, and ends with a total. `together` runs all sums of a round side by side: the messages
 of a stage go out at once, so that a round takes as long as one sum.
 
+A sum begins with the keys that its clients have deposited (`keys_ahead`), so that it is four exchanges: shares, input,
+agree, reveal. Who has no key there is not in the roster. A client's last answer brings the key of its next session.
+
 A sum that loses too many clients ends alone. From the moment at which signatures go out it counts as released: `charge`
 is called before, and whatever happens afterwards there is no other attempt in this round. If it comes to nothing then,
 the noise of an empty cohort is released in its place: nobody outside can tell the two apart.
@@ -11,6 +14,7 @@ the noise of an empty cohort is released in its place: nobody outside can tell t
 Guarantees (tests of the same name):
   a_bad_answer_is_its_senders_loss     garbage, another's name, another round's message, the same one twice.
   a_group_that_loses_too_many_aborts_alone   the others go on.
+  a_round_is_four_exchanges            whoever takes part, once everybody has a key on deposit.
   charged_before_unmasking             nothing of stage `reveal` is sent before the charge.
   what_is_lost_is_released_as_noise    a sum that was charged and came to nothing is as that of an empty cohort.
 """
@@ -48,21 +52,23 @@ class Outgoing:
 
 # What came back, as it comes: a client's number and its packet. Who does not answer in time is not in it.
 Exchange = Callable[[str, Mapping[int, bytes]], Iterable[tuple[int, bytes]]]
-# What is answered at each stage, and what takes it.
-_ANSWERS: dict[str, tuple[type[Any], Callable[[SecureServer, bytes], None]]] = {
-    "keys": (messages.Advertisement, SecureServer.receive_advertisement),
-    "shares": (messages.SealedShares, SecureServer.receive_shares),
-    "input": (messages.MaskedInput, SecureServer.receive_input),
-    "agree": (messages.Agreement, SecureServer.receive_agreement),
-    "reveal": (messages.Shares, SecureServer.receive_revealed),
+# What is answered at each stage, in how many parts, and what takes the first.
+_ANSWERS: dict[str, tuple[type[Any], int, Callable[[SecureServer, bytes], None]]] = {
+    "shares": (messages.SealedShares, 2, SecureServer.receive_shares),
+    "input": (messages.MaskedInput, 1, SecureServer.receive_input),
+    "agree": (messages.Agreement, 1, SecureServer.receive_agreement),
+    "reveal": (messages.Shares, 3, SecureServer.receive_revealed),
 }
 
 
 @dataclass(kw_only=True, eq=False)
 class SumConversation:
-    """One attempt at one sum. ``keys`` makes the first packet for each invited client; ``charge`` must be durable.
+    """One attempt at one sum. ``charge`` must be durable; ``name`` is what the operator calls a client.
 
-    ``name`` is what the operator calls a client.
+    ``keys`` are those that clients had on deposit; ``key_used`` hears of each whose client has shared. ``next_key``
+    takes the one for a client's next session, ``standing`` what it signed of its ledger. ``witnesses`` are what clients
+    had signed of theirs before this sum began: shown to each before its input leaves, so that a node whose home was put
+    back to an old copy notices.
 
     ``is_given_up``: what is released is noise alone. Only the operator may know.
     """
@@ -73,7 +79,11 @@ class SumConversation:
     invited: Sequence[int]
     model: bytes
     charges: Mapping[str, Charge]
-    keys: Callable[[int], bytes]
+    terms: bytes
+    keys: Mapping[int, bytes]
+    witnesses: Mapping[int, bytes]
+    key_used: Callable[[int], object]
+    next_key: Callable[[int, bytes], object]
     charge: Callable[[], None]
     standing: Callable[[int, bytes], object]
     randomness: Randomness
@@ -95,9 +105,7 @@ class SumConversation:
 
     def _total(self) -> Generator[Outgoing, None, Total]:
         server, digest = self.server, self.session.digest()
-        present: list[int] = []
-        if self.invited:
-            present = yield from self._asked("keys", {client: self.keys(client) for client in self.invited})
+        present = self._with_keys()
         self.vanished = len(self.invited) - len(present)
         if len(present) < self.planned.smallest_cohort:
             # Of an empty cohort; or, in a rotation, of one for which the noise is not sized.
@@ -105,10 +113,14 @@ class SumConversation:
             self.is_given_up = self.is_given_up or bool(present)
             return empty_sum(self.planned, randomness=self.randomness)
 
-        yield from self._asked("shares", dict.fromkeys(present, pack("shares", digest, server.roster())))
+        packet = pack("shares", self.terms, self.session.encoded(), server.roster())
+        yield from self._asked("shares", dict.fromkeys(present, packet))
 
         deliveries = server.deliveries()
-        packets = {client: pack("input", digest, delivery, self.model) for client, delivery in deliveries.items()}
+        packets = {
+            client: pack("input", digest, delivery, self.model, self.witnesses.get(client, b""))
+            for client, delivery in deliveries.items()
+        }
         arrived = yield from self._asked("input", packets)
         self.vanished = len(self.invited) - len(arrived)
 
@@ -120,18 +132,25 @@ class SumConversation:
         yield from self._asked("reveal", dict.fromkeys(arrived, packet))
         return server.total() + server.top_up(self.planned, randomness=self.randomness)
 
+    def _with_keys(self) -> list[int]:
+        """Whose key was on deposit; it was checked when it came."""
+        present = [client for client in self.invited if client in self.keys]
+        for client in present:
+            self.server.receive_advertisement(self.keys[client])
+        return present
+
     def _charge_now(self) -> None:
         self.charge()
         self.is_charged = True
 
     def _asked(self, stage: str, packets: Mapping[int, bytes]) -> Generator[Outgoing, None, list[int]]:
         """Who gave an answer that can be used; the others are lost, each for itself."""
-        kind, receive = _ANSWERS[stage]
+        kind, num_parts, receive = _ANSWERS[stage]
         present: list[int] = []
 
         def take(sender: int, packet: bytes) -> None:
             try:
-                parts = unpack(packet, stage=stage, num_parts=2 if stage == "keys" else 1)
+                parts = unpack(packet, stage=stage, num_parts=num_parts)
                 # Only advertisements and agreements are signed: the connection says who sends.
                 if kind.decode(parts[0], num_params=self.session.num_params).client != sender:
                     raise InputError("expected a message in the sender's own name, got another's")
@@ -142,11 +161,23 @@ class SumConversation:
                 self.log(text, round=number, stage=stage, client=name)
                 return
             present.append(sender)
-            if stage == "keys":
-                self.standing(sender, parts[1])
+            if stage == "shares":
+                self.key_used(sender)
+            if stage in ("shares", "reveal"):
+                self.standing(sender, parts[-1])
+            if stage == "reveal" and parts[1]:
+                self._deposit(sender, parts[1])
 
         yield Outgoing(stage=stage, packets=packets, receive=take)
         return sorted(present)
+
+    def _deposit(self, sender: int, advertised: bytes) -> None:
+        """The shares count whatever the next key is; without it the client is asked."""
+        try:
+            self.next_key(sender, advertised)
+        except InputError as error:
+            name = self.name(sender)
+            self.log(f"reveal: the next key of {name!r} was not used: {error}", stage="reveal", client=name)
 
 
 def together(conversations: Mapping[int, SumConversation], exchange: Exchange) -> Iterator[tuple[int, Total | None]]:

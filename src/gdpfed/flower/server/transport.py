@@ -45,7 +45,8 @@ class _Answer:
 
 @dataclass(kw_only=True, eq=False)
 class GridTransport:
-    """``take_standing`` gets each node's signed standing, and says what it accepted."""
+    """``take_standing`` gets each node's signed standing, and says what it accepted; ``bound`` hears of each client
+    whose node came, or came back."""
 
     grid: Grid
     enrolment: Enrolment
@@ -54,6 +55,7 @@ class GridTransport:
     take_standing: Callable[[int, bytes, bytes], Standing | None]
     log: Callable[..., None]
     events: Events
+    bound: Callable[[int], object] = lambda _: None
     _nodes: dict[int, int] = field(default_factory=dict, init=False)
     # When each node was last asked who it is.
     _asked: dict[int, float] = field(default_factory=dict, init=False)
@@ -72,13 +74,13 @@ class GridTransport:
             self._online = activations(self.grid.get_nodes())
             if unknown := self._unknown():
                 self._announce(unknown)
-            here = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
+            here = [one.name for number, one in enumerate(self.enrolment.clients) if self.is_here(number)]
             present = len(here)
             if present >= wanted or time.monotonic() >= deadline:
                 break
             if not is_told:
                 is_told = True
-                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self._is_here(number)]
+                away = [one.name for number, one in enumerate(self.enrolment.clients) if not self.is_here(number)]
                 self._tell_waiting("before the round", away, deadline)
                 until = round(time.time() + deadline - time.monotonic(), 3)
                 self.events("online", online=here, waiting=away, until=until)
@@ -90,7 +92,8 @@ class GridTransport:
                 f"start it again when they are back"
             )
 
-    def _is_here(self, client: int) -> bool:
+    def is_here(self, client: int) -> bool:
+        """Whether a client's node is online, as far as Flower knows: it notices within about 50 s."""
         return self._nodes.get(client) in self._online
 
     def _unknown(self) -> list[int]:
@@ -129,14 +132,15 @@ class GridTransport:
             name = self.enrolment.clients[standing.client].name
             raise InputError(f"client {name!r} is at another node already: is its home in use twice?")
         self._nodes[standing.client] = node
+        self.bound(standing.client)
 
     def exchange(self, stage: str, packets: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         """Sends to the clients that are online; yields what comes back in time."""
         self._online = activations(self.grid.get_nodes())
-        clients = {self._nodes[client]: client for client in packets if self._is_here(client)}
+        clients = {self._nodes[client]: client for client in packets if self.is_here(client)}
         names = {client: self.enrolment.clients[client].name for client in packets}
         seconds = max((self.patience.seconds(stage, node) for node in clients), default=0.0)
-        online = [one.name for number, one in enumerate(self.enrolment.clients) if self._is_here(number)]
+        online = [one.name for number, one in enumerate(self.enrolment.clients) if self.is_here(number)]
         asked = list(names.values())
         self.events("stage", stage=stage, asked=asked, until=round(time.time() + seconds, 3), online=online)
         for client in sorted(set(packets) - set(clients.values())):

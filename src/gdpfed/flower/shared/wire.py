@@ -6,11 +6,14 @@ and says nothing more.
 
     stage      server -> node                                        node -> server
     announce   a nonce, the enrolment                                standing
-    keys       the signed terms, the session, the last standing      advertisement, standing
-    shares     the session's digest, roster                          sealed shares
-    input      the session's digest, delivery, the model             masked input
+    keys       the signed terms, the last standing                   advertisement, standing
+    shares     the signed terms, the session, roster                 sealed shares, standing
+    input      the session's digest, delivery, the model,            masked input
+               the last standing
     agree      the session's digest, survivors                       agreement
-    reveal     the session's digest, agreements                      shares
+    reveal     the session's digest, agreements                      shares, the next advertisement, standing
+
+Stage keys is for everybody whose next advertisement the server does not have.
 
 Guarantees (tests of the same name):
   packets_round_trip              what was packed is what is unpacked.
@@ -28,7 +31,7 @@ __all__ = ["NONCE_BYTES", "STAGES", "Standing", "pack", "unpack"]
 
 STAGES = ("announce", "keys", "shares", "input", "agree", "reveal")
 NONCE_BYTES = 32
-_MAGIC, _VERSION = b"gdpfed-fl", 1
+_MAGIC, _VERSION = b"gdpfed-fl", 2
 _HEAD = struct.Struct("<9sBBB")
 _LENGTH = struct.Struct("<Q")
 # More than the largest model takes.
