@@ -137,8 +137,11 @@ def _plan(report: Report, task: Task, memo: Path) -> None:
     del report
     plan = make_plan(task.budgets, task.settings)
     kept = memo.with_name(f"{plan_hash(plan)}.toml")
-    if not kept.is_file():
-        save_plan(plan, kept)
+    # One at a time: another batch may come to the same plan at the same moment.
+    with (memo.parent / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not kept.is_file():
+            save_plan(plan, kept)
     _write(memo, {"plan": plan_hash(plan)})
 
 

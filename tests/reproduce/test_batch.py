@@ -2,11 +2,15 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gdpfed.errors import InputError
+from gdpfed.planning.plan import Plan
+from gdpfed.planning.plan_file import save_plan
 from gdpfed.tasks.task import Task
 from gdpfed_reproduce import batch
 from gdpfed_reproduce.batch import Batch, Job, cores_of, finished_seconds, plan_jobs, run_key, train_jobs
@@ -52,6 +56,21 @@ def test_plans_are_made_once(tiny: Task, tmp_path: Path, monkeypatch: pytest.Mon
     assert plan_jobs(jobs, out=tmp_path, num_processes=1)[0].key == first[0].key
     assert len(list((tmp_path / "plans").glob("*.json"))) == 2
     assert len(list((tmp_path / "plans").glob("*.toml"))) == 1
+
+
+def test_two_batches_save_one_plan(tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saving: list[Path] = []
+
+    def slowly(plan: Plan, path: Path) -> None:
+        saving.append(path)
+        time.sleep(0.3)
+        save_plan(plan, path)
+
+    monkeypatch.setattr(batch, "save_plan", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(batch._plan, lambda _: None, tiny, tmp_path / f"{place}.json") for place in range(4)]
+        assert [one.result() for one in made] == [None] * 4
+    assert len(saving) == 1
 
 
 def test_two_batches_share_a_folder(tiny_file: Path, tmp_path: Path) -> None:
