@@ -21,7 +21,9 @@ from gdpfed.report.pictures import paper_style, save_figure
 from gdpfed.tasks.catalogue import public_data_of
 from gdpfed_reproduce.beyond import (
     AUTO_PAPER,
+    AUTO_PLAIN,
     AUTO_ROW,
+    AUTO_WITHOUT,
     OWN_SETTINGS,
     PAPER,
     PAPER_CHOSEN,
@@ -62,8 +64,8 @@ _UNTUNED = {
     "auto-features-half": ("features, half the budgets", "features-half"),
     "auto-features-strict": ("features, 3:2:1", "features-strict"),
     "auto-features-dirichlet": ("features, Dirichlet 0.3", "features-dirichlet"),
-    "auto-svhn": ("SVHN, scattering features", "svhn"),
-    "auto-cifar10": ("CIFAR-10, scattering features", "cifar10"),
+    "auto-svhn": ("SVHN, centred features (tuned: scattering)", "svhn"),
+    "auto-cifar10": ("CIFAR-10, mirrored features (tuned: scattering)", "cifar10"),
     "auto-shakespeare": ("Shakespeare, the word so far (tuned: last characters)", "shakespeare"),
     "auto-public-shakespeare": ("Shakespeare, **public text**", ""),
     "auto-public-cifar10": ("CIFAR-10, **public images**", ""),
@@ -254,7 +256,8 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
         auto, ours = found.get(AUTO_ROW), tuned.get("ours")
         if auto is None:
             continue
-        without = found.get(PLAIN_SERVER) or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
+        plain = found.get(PLAIN_SERVER) or found.get(AUTO_WITHOUT)
+        without = plain or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
         beside = [ours, tuned.get(PAPER), found.get(AUTO_PAPER), without]
         cells = ["" if record is None else _mean(record).partition(" ")[0] for record in beside]
         rows.append([words, f"**{_mean(auto)}**", *cells, _difference(auto, ours), str(len(auto.runs))])
@@ -264,12 +267,18 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
 
 def _parts(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
     """What each part of `auto` gains, by the row that leaves it out."""
-    both = [tables[f"auto-{name}-parts", "fmnist"] for name in ("features", "cnn")]
     rows = []
-    for row in TABLES["auto-features-parts"].rows:
-        if row != AUTO_ROW and any(row in found for found in both):
-            gains = [_difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
-            rows.append((row, *gains))
+    for part, words in (("parts", ""), ("few-lax", f" where {POPULATIONS['few-lax'][0]}")):
+        both = [tables[f"auto-{name}-{part}", "fmnist"] for name in ("features", "cnn")]
+        for row in TABLES[f"auto-features-{part}"].rows:
+            if row != AUTO_ROW and any(row in found for found in both):
+                gains = [_difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
+                rows.append((f"{row}{words}", *gains))
+    for name, (words, _) in _UNTUNED.items():
+        (dataset,) = TABLES[name].datasets
+        found = tables[name, dataset]
+        if AUTO_ROW in found and AUTO_PLAIN in found:
+            rows.append((f"{AUTO_PLAIN}, not those of {words}", _difference(found[AUTO_ROW], found[AUTO_PLAIN]), ""))
     return markdown_table(("the row without a part of auto", "auto gains, features", "auto gains, the CNN"), rows)
 
 

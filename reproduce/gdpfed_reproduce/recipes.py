@@ -119,6 +119,8 @@ OWN = Recipe(model="cnn3", learning_rate=0.1, clip_norm=1.0, server_learning_rat
 AUTO: Mapping[str, Recipe] = {
     "cnn": Recipe(model="cnn2", learning_rate=0.2, clip_norm=1.0),
     "features": Recipe(model="scattering-linear", learning_rate=0.02, clip_norm=1.0),
+    "mirrored": Recipe(model="mirrored-linear", learning_rate=0.02, clip_norm=1.0),
+    "centred": Recipe(model="centred-linear", learning_rate=0.02, clip_norm=1.0),
     "words": Recipe(model="word-linear", learning_rate=0.2, clip_norm=1.0),
     "public text": Recipe(model="public-text", learning_rate=0.2, clip_norm=1.0),
     "public images": Recipe(model="public-image", learning_rate=10.0, clip_norm=1.0),

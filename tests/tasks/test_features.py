@@ -9,7 +9,7 @@ from torch import nn
 
 from gdpfed.tasks import features
 from gdpfed.tasks.datasets import Dataset
-from gdpfed.tasks.features import LastCharacters, Scattering, computed_once, fixed_once
+from gdpfed.tasks.features import Centred, LastCharacters, Mirrored, Scattering, computed_once, fixed_once
 from gdpfed.tasks.models import build_model, refuse_running_statistics
 
 
@@ -62,6 +62,27 @@ def test_colours_are_maps_of_their_own() -> None:
     turned = coloured.flip(1)
     assert float((Scattering()(coloured) - Scattering()(turned))[:, : 81 * 64].abs().max()) < 2e-2
     assert float((Scattering()(coloured) - Scattering()(turned))[:, 81 * 64 :].abs().mean()) > 0.5
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32)])
+def test_mirror_images_are_the_same(channels: int, side: int) -> None:
+    shown = images(6, channels, side)
+    both = Mirrored()(shown)
+    assert both.shape == (6, Mirrored.num_features(side, channels))
+    torch.testing.assert_close(both, Mirrored()(shown.flip(-1)), rtol=0, atol=2e-3)
+    torch.testing.assert_close(both, (Scattering()(shown) + Scattering()(shown.flip(-1))) / 2, rtol=0, atol=4e-3)
+    # Other pictures are told apart, and upside down is another picture.
+    assert float((both[0] - both[1]).abs().mean()) > 0.1
+    assert float((both - Mirrored()(shown.flip(-2))).abs().mean()) > 0.1
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32)])
+def test_edges_count_less(channels: int, side: int) -> None:
+    shown, across = images(6, channels, side), side // 4
+    before, after = (made(shown).unflatten(1, (-1, across, across)) for made in (Scattering(), Centred()))
+    assert torch.equal(before[..., 2:-2], after[..., 2:-2])
+    for place, share in ((0, 0.3), (1, 0.7), (-2, 0.7), (-1, 0.3)):
+        torch.testing.assert_close(after[..., place], share * before[..., place], rtol=2e-3, atol=2e-3)
 
 
 def test_filters_follow_the_images() -> None:

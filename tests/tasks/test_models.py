@@ -11,6 +11,8 @@ SIZES: dict[str, dict[str, int]] = {
     "char-lstm": {"num_classes": 90},
     "char-linear": {"num_classes": 78},
     "scattering-linear": {"channels": 3},
+    "mirrored-linear": {"channels": 3},
+    "centred-linear": {"channels": 3},
     "word-linear": {"num_classes": 78},
     "public-text": {"num_classes": 78},
 }
@@ -28,6 +30,8 @@ SIZES: dict[str, dict[str, int]] = {
         ("char-lstm", 822_570),
         ("char-linear", 12_246),
         ("scattering-linear", 53_130),
+        ("mirrored-linear", 53_130),
+        ("centred-linear", 53_130),
         ("word-linear", 72_150),
         ("public-text", 6_084),
         ("public-image", 12_810),

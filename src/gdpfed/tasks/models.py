@@ -20,7 +20,7 @@ from torch import nn
 from gdpfed.config import called, imported, is_reference
 from gdpfed.errors import InputError, PrivacyError, expect_word
 from gdpfed.tasks.efficientnet import NUM_FEATURES
-from gdpfed.tasks.features import LastCharacters, Scattering
+from gdpfed.tasks.features import Centred, LastCharacters, Mirrored, Scattering
 from gdpfed.tasks.public import PublicImage, PublicText, public_head
 from gdpfed.tasks.words import WordSoFar
 
@@ -48,12 +48,14 @@ def _cnn2(*, padding: int, side: int, width: int = 16, **sizes: int) -> nn.Modul
     return _cnn((width, 2 * width), (side**2 * 2 * width,), kernel=5, padding=padding, **sizes)
 
 
-def scattering_linear(*, channels: int = 1, num_classes: int = 10) -> nn.Module:
+def scattering_linear(
+    *, channels: int = 1, num_classes: int = 10, features: type[Scattering] = Scattering
+) -> nn.Module:
     """A dense layer, from zero, on fixed features: 39,700 parameters on 28x28 grey images, 53,130 on 32x32 in colour.
 
     It was made for noise: nothing below the last layer is trained (`features.py`).
     """
-    return _on_fixed(Scattering(), Scattering.num_features(28 if channels == 1 else 32, channels), num_classes)
+    return _on_fixed(features(), features.num_features(28 if channels == 1 else 32, channels), num_classes)
 
 
 def char_linear(*, num_classes: int, width: int = 2) -> nn.Module:
@@ -156,6 +158,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     # 89,834 on 32x32 images.
     "cnn3": partial(_cnn, (16, 32, 64), (1024, 64), kernel=3, padding=1, channels=3),
     "scattering-linear": scattering_linear,
+    # The same where more is known of the pictures: things that may look either way, things in the middle of others.
+    "mirrored-linear": partial(scattering_linear, features=Mirrored),
+    "centred-linear": partial(scattering_linear, features=Centred),
     "resnet18": resnet18,
     "char-lstm": CharLSTM,
     "char-linear": char_linear,
