@@ -23,7 +23,7 @@ __all__ = ["draw_pictures", "results_page"]
 _DRAWN = {"main": plot_methods_beside, "convergence": plot_convergence}
 _TABLES = "../reproduce/tables"
 # Not of the paper: they explain its tables.
-_OWN = ("steps", "models", "sensitivity")
+_OWN = ("steps", "models", "sensitivity", "shares")
 Rows = Mapping[str, Sequence[ComparedRow]]
 
 
@@ -125,7 +125,7 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
         for name in run
         if name in _OWN
     ]
-    text += "## What explains the differences\n\nExperiments of our own, on FMNIST:\n\n" if explained else ""
+    text += "## What explains the differences\n\nExperiments of our own, on FMNIST and, of how much data a client has, on SVHN:\n\n" if explained else ""
     return (text + "".join(explained)).rstrip("\n") + "\n"
 
 

@@ -22,6 +22,7 @@ PAPER_PLACES = {
     "steps": "none: ours, beside its main table",
     "models": "none: ours, beside its main table",
     "sensitivity": "none: ours, beside its budget and clipping tables",
+    "shares": "none: ours, beside its main table",
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",

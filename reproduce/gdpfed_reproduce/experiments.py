@@ -163,6 +163,12 @@ def _step(rate: float) -> Column:
     return lambda task: _set(task, server_learning_rate=rate)
 
 
+def _fewer_clients(task: Task) -> Task:
+    """A tenth of the clients with ten times the data; a fifth of the paper's clients in a round."""
+    counts, epsilons = _levels(task)
+    return _set(_with_budgets(task, [count // 10 for count in counts], epsilons), participation=0.1)
+
+
 def _clipping(factor: float) -> Column:
     return lambda task: _set(task, clip_norm=factor * task.settings.clip_norm)
 
@@ -288,6 +294,18 @@ def _experiments() -> dict[str, Experiment]:
             methods=_methods("dp-fedavg", "gdpfed+"),
             columns={column: _large(change) for column, (change, _) in _MORE_NOISE.items()},
             paper=_more_noise_figure, datasets=("fmnist",),
+        ),
+        Experiment(
+            name="shares", title="How much data a client has", varies="clients and images", methods=_methods("fedavg"),
+            columns={
+                "6,000 with 12 images, 300 a round": _same,
+                "6,000 with 12 images, 60 a round": lambda task: _set(task, participation=0.01),
+                "600 with 122 images, 60 a round": _fewer_clients,
+                "600 with 122 images, 60 a round, no hidden dense layer": lambda task: _model("cnn3-flat")(
+                    _fewer_clients(task)
+                ),
+            },
+            paper=_main_figure, datasets=("svhn",),
         ),
         Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",

@@ -26,6 +26,7 @@ SIZES: dict[str, dict[str, int]] = {
         ("cnn2-padded", 28_938),
         ("large-cnn", 1_663_370),
         ("cnn3", 89_834),
+        ("cnn3-flat", 33_834),
         ("resnet18", 11_173_962),
         ("char-lstm", 822_570),
         ("char-linear", 12_246),

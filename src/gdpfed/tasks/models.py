@@ -157,6 +157,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "large-cnn": partial(_cnn, (32, 64), (3136, 512), kernel=5, padding=2),
     # 89,834 on 32x32 images.
     "cnn3": partial(_cnn, (16, 32, 64), (1024, 64), kernel=3, padding=1, channels=3),
+    # 33,834: without the hidden dense layer.
+    "cnn3-flat": partial(_cnn, (16, 32, 64), (1024,), kernel=3, padding=1, channels=3),
     "scattering-linear": scattering_linear,
     # The same where more is known of the pictures: things that may look either way, things in the middle of others.
     "mirrored-linear": partial(scattering_linear, features=Mirrored),
