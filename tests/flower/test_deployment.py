@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -306,6 +307,33 @@ def test_an_exhausted_group_is_left_out(tmp_path: Path) -> None:
     assert [states.get((number, 0)) for number in range(3)] == [["published"], None, None]
     assert [states.get((number, 1)) for number in range(3)] == [["published"]] * 3
     assert "0 more fit" in federation.server_log
+
+
+def test_a_refusal_is_not_asked_away(tmp_path: Path) -> None:
+    """A server whose whole home was put back asks for a round again: nodes that answered it refuse, and another attempt
+    does not ask them."""
+    federation = Federation(tmp_path, sizes=(12,), epsilons=(4.0,), participation=0.5, rounds=3, share=0.5, test_seed=7)
+    home, copy = tmp_path / "server", tmp_path / "copy"
+
+    def fault(reached: str, number: int) -> None:
+        if (reached, number) == ("checkpointed", 0):
+            shutil.copytree(home, copy)
+        if (reached, number) == ("checkpointed", 1):
+            raise Killed
+
+    with pytest.raises(Killed):
+        federation.serve(fault=fault)
+    shutil.rmtree(home)
+    shutil.copytree(copy, home)
+    federation.serve()
+    revealed = []
+    for number in federation.numbers:
+        with OwnLedger(federation.node(number)) as ledger:
+            rows = ledger._store.rows
+        revealed.append(sum(row.kind == "revealed" and row.content["round"] == 1 for row in rows))
+    assert max(revealed) == 1
+    assert federation.states()[1, 0] == ["aborted", "published"]
+    assert "refused before" in federation.server_log
 
 
 def test_a_run_stops_without_its_nodes(tmp_path: Path) -> None:

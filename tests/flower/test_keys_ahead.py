@@ -148,6 +148,24 @@ def test_who_gives_no_key_is_asked_seldom(comes_anew: bool) -> None:
     assert clients.asked[-1] == [1]
 
 
+def test_who_shares_nothing_is_asked_seldom() -> None:
+    """It gives a key whenever it is asked for one, is in a roster with it, and does not answer."""
+    clients = Clients(answers={1: pack("keys", key_of(1), b"")})
+    keys = clients.deposits()
+    rounds = []
+    for number in range(1, 31):
+        before = len(clients.asked)
+        keys.ask([1], round_number=number)
+        rounds += [number] * (len(clients.asked) - before)
+        keys.taken_out([1])
+    # The first key was not yet a disappointment.
+    assert rounds == [1, 2, 3, 4, 10, 20, 30]
+    keys.answered(1)
+    clients.answers[1] = pack("keys", key_of(1, 2), b"")
+    keys.ask([1], round_number=31)
+    assert len(keys.taken_out([1])) == 1
+
+
 class Watched:
     """The stages of every round, as anybody sees them who counts messages."""
 

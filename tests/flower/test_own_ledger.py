@@ -1,6 +1,8 @@
 """A node's ledger, its saved sessions, and what the server keeps of both."""
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import re
@@ -128,6 +130,38 @@ def test_a_round_released_twice_takes_the_place_of_the_last(tmp_path: Path) -> N
         ledger.begin(run, (0, 1), key=os.urandom(32))
         with pytest.raises(PrivacyError, match="1 of them twice"):
             ledger.begin(run, (1, 0), key=os.urandom(32))
+
+
+def test_no_key_is_given_where_no_round_is_left(tmp_path: Path) -> None:
+    """What `check_later` refuses, `begin` would refuse at every round and attempt; and the other way round."""
+    home = home_of(tmp_path)
+    with OwnLedger(home) as ledger:
+        run = joined(ledger, home)
+
+        def is_any_left() -> bool:
+            for position in itertools.product(range(4), range(4)):
+                copy = dataclasses.replace(run)
+                with contextlib.suppress(PrivacyError), pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(ledger, "_write_position", lambda *_, **__: None)
+                    ledger.begin(copy, position, key=os.urandom(32))
+                    return True
+            return False
+
+        def is_said() -> bool:
+            try:
+                ledger.check_later(run)
+            except PrivacyError:
+                return False
+            return True
+
+        seen = [(is_any_left(), is_said())]
+        for position in ((0, 0), (0, 1)):
+            ledger.begin(run, position, key=os.urandom(32))
+            seen.append((is_any_left(), is_said()))
+            ledger.reveal(run, position)
+            seen.append((is_any_left(), is_said()))
+    assert [left for left, _ in seen] == [True, True, True, False, False]
+    assert all(left == said for left, said in seen)
 
 
 def test_sent_inputs_are_capped(tmp_path: Path) -> None:

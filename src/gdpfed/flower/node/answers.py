@@ -172,6 +172,9 @@ class Node:
             self._sessions.keep_next_key(waiting)
         last = OneTimeKey.last_word(**whose)
         try:
+            # Since this session began its owner may have changed what it asks for.
+            self._check_terms(terms)
+            ledger.check_budget(self._home.budget)
             self._check_more(run, ledger)
         except PrivacyError:
             return last.encode()
@@ -181,6 +184,7 @@ class Node:
         """Raises PrivacyError unless the run may have another input of this node."""
         ledger.check_input(run, self._home.budget)
         ledger.check_ask(run)
+        ledger.check_later(run)
 
     def _check_terms(self, terms: Terms) -> None:
         # The plan is verified when the run is joined; what kind it is, is read each time.

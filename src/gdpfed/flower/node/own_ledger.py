@@ -225,6 +225,13 @@ class OwnLedger(contextlib.AbstractContextManager["OwnLedger"]):
         more = 0.0 if run.is_rotation else run.event.noise_multiplier**-2.0
         self._check_server(self.precision + more, self._hidden(), budget, what="one more input")
 
+    def check_later(self, run: JoinedRun) -> None:
+        """Raises PrivacyError if there is no (round, attempt) left that `begin` would take."""
+        last, charged = run.last[0], run.event.num_rounds
+        again = last + 1 + run.extra + (run.revealed_round == last)
+        if not run.is_rotation and min(again, last + 2 + run.extra) > charged:
+            raise PrivacyError(f"run {run.name!r} paid for {charged} rounds: none is left for this node")
+
     def check_ask(self, run: JoinedRun) -> None:
         """Raises PrivacyError if a rotation has asked this node as often as its plan allows."""
         if run.is_rotation and run.asked >= run.cap:

@@ -14,12 +14,13 @@ lost, stays spent, and is tried again as another attempt, with fresh keys and it
 Guarantees (tests of the same name):
   killed_anywhere_no_round_is_released_twice   charges are at least the releases, and a published sum is used as it is.
   an_exhausted_group_is_left_out       the others go on.
+  a_refusal_is_not_asked_away          who would not share in an attempt is in no other of this round.
   a_sum_that_is_given_up_is_noise      charged, kept and published as that of an empty cohort; no record tells.
 """
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,6 +132,7 @@ class FlowerRelease:
         results = {place: kept for place in places if (kept := kept_sums.find(place)) is not None}
         model = state.parameters.numpy().astype("<f4").tobytes()
         stopped: set[int] = set()
+        refused: set[int] = set()
         # In a rotation another attempt would be another ask of everybody.
         attempts = 1 if plan.is_rotation else settings.max_attempts
         # After the last attempt nobody is asked any more: what an empty cohort releases is charged and released.
@@ -139,12 +141,12 @@ class FlowerRelease:
             if not missing:
                 break
             if 0 < tried < attempts:
-                # Each attempt has its own keys, and those of the last are used.
+                # Who has shared has used its key.
                 self.ask_keys(number)
             opened: dict[int, SumConversation] = {}
             for place in sorted(missing):
                 ask = tried < attempts
-                if conversation := self._opened(number, planned[place], model, clients, ask=ask):
+                if conversation := self._opened(number, planned[place], model, clients, refused, ask=ask):
                     opened[place] = conversation
             stopped |= missing - opened.keys()
             if not opened and not results:
@@ -154,6 +156,7 @@ class FlowerRelease:
                 results[place] = kept
                 kept_sums.keep(place, kept)
                 self.fault("kept", number)
+            refused.update(*(conversation.refused for conversation in opened.values()))
         sums = decoded(planned, {place: kept.total for place, kept in results.items()})
         self._publish(number, [(kept, content_hash(sums[place])) for place, kept in results.items()])
         self.fault("published", number)
@@ -169,9 +172,12 @@ class FlowerRelease:
         )
 
     def _opened(
-        self, number: int, planned: PlannedSum, model: bytes, clients: IntArray, *, ask: bool
+        self, number: int, planned: PlannedSum, model: bytes, clients: IntArray, refused: Collection[int], *, ask: bool
     ) -> SumConversation | None:
-        """An attempt at a sum, reserved for the groups that can pay; None if none can. Without ``ask``, of nobody."""
+        """An attempt at a sum, reserved for the groups that can pay; None if none can. Without ``ask``, of nobody.
+
+        Who ``refused`` in an earlier attempt is not in this one's roster: a refusal is not asked away.
+        """
         run = self.run
         charges: dict[str, Charge] = {}
         sampled: dict[str, IntArray] = {}
@@ -195,10 +201,11 @@ class FlowerRelease:
         )
         invited = sorted(int(client) for group in sampled.values() for client in group) if ask else []
         # Who is offline, as far as is known, would be a loss in the roster.
-        keys = self.keys.taken_out(invited)
+        keys = self.keys.taken_out([client for client in invited if client not in refused])
         for client in invited:
             if client not in keys:
-                name, why = run.enrolment.clients[client].name, self.keys.why_not(client)
+                name = run.enrolment.clients[client].name
+                why = "refused before" if client in refused else self.keys.why_not(client)
                 text = f"keys: {name!r} {why}: the round goes on without it"
                 run.home.log(text, round=number, stage="keys", client=name)
                 # Who was there was asked, and its loss told then.

@@ -15,7 +15,8 @@ Guarantees (tests of the same name):
   a_deposit_is_used_once                 it is taken out before a roster names it, and taken in again only if its owner
                                          never answered that roster: a node that did not get it has the key still.
   a_last_word_is_not_asked_again         nor is its client in a roster; until its node comes anew.
-  who_gives_no_key_is_asked_seldom       after three times in every tenth round, also if its node goes and comes.
+  who_gives_no_key_is_asked_seldom       after three times in every tenth round, also if its node goes and comes, and
+                                         if it gives keys and shares nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -98,7 +99,8 @@ class KeysAhead:
             raise InputError("expected a key of full order that was not used before, got another")
         else:
             self._waiting[client] = entry
-        self._in_vain.pop(client, None)
+        if client not in self._out:
+            self._in_vain.pop(client, None)
 
     def taken_out(self, clients: Iterable[int]) -> dict[int, bytes]:
         """The keys of those who are there and have one: each is given once. Who is offline keeps its own."""
@@ -116,6 +118,7 @@ class KeysAhead:
     def answered(self, client: int) -> None:
         """A client has shared in a roster: its key there is used for good."""
         self._used.add(self._out.pop(client))
+        self._in_vain.pop(client, None)
 
     def forget(self, client: int) -> None:
         """A client's node came, or came back: it is asked anew, whatever it said before. How often it was asked in vain

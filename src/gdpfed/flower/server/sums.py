@@ -20,7 +20,7 @@ Guarantees (tests of the same name):
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,8 @@ class SumConversation:
     is_charged: bool = False
     is_given_up: bool = False
     vanished: int = 0
+    # Who was in the roster and would not share.
+    refused: set[int] = field(default_factory=set)
 
     def steps(self) -> Generator[Outgoing, None, Total | None]:
         """What may be seen, the server's noise included; None if nothing was charged, and it may be tried again."""
@@ -149,6 +151,8 @@ class SumConversation:
         present: list[int] = []
 
         def take(sender: int, packet: bytes) -> None:
+            if stage == "shares" and not packet:
+                self.refused.add(sender)
             try:
                 parts = unpack(packet, stage=stage, num_parts=num_parts)
                 # Only advertisements and agreements are signed: the connection says who sends.
