@@ -335,7 +335,6 @@ def pages() -> dict[Path, str]:
             "deployment.md",
             {
                 "faults": faults_text(),
-                "asks": asks_table(),
                 "answer times": answer_times_text(),
                 "deployment": deployment_table(),
                 "thousand": thousand_text(),
@@ -345,7 +344,11 @@ def pages() -> dict[Path, str]:
     clipping = DOCS.parent / "benchmarks" / "results" / "adaptive_clipping.json"
     beyond = beyond_tables(RECORDS / "beyond", NOTES / "beyond", clipping=clipping)
     tables = result_tables(RECORDS, NOTES) | beyond | limit_tables()
-    tables["deployment"] = seconds_table()
+    tables["deployment"] = (
+        f"{seconds_table()}\n## What a client pays for being asked\n\nThrough Flower, all messages: the node's own "
+        f"work in a simulation (`benchmarks/thousand_nodes.py --params 100000 --asks 10`, and 50), all of the process "
+        f"on real nodes (`benchmarks/deployment.py`).\n\n{asks_table()}"
+    )
     tables["faults"] = (
         f"# Faults\n\nWritten by `docs/generate.py` from what `make faults` left. {_FAULTS}\n\n{faults_table()}"
     )

@@ -92,7 +92,9 @@ def _experiment(name: str, rows: Rows, notes: Path) -> str:
     experiment = EXPERIMENTS[name]
     parts = [f"## {experiment.title}", f"![{experiment.title}, ours and the paper's](img/{name}.png)"]
     parts += [_main_table(rows).rstrip("\n")] if name == "main" else []
-    words = " ".join(part for part in (_summary(rows), _note(notes, name)) if part)
+    # The figures of the curves' ends are the main table's.
+    summary = "" if name == "convergence" else _summary(rows)
+    words = " ".join(part for part in (summary, _note(notes, name)) if part)
     return "\n\n".join([*parts, f"{words} [Every row]({_TABLES}/{name}.md)."]) + "\n\n"
 
 

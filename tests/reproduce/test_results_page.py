@@ -63,7 +63,7 @@ def made_up(name: str, dataset: str, *, scale: Scale | None = None, shift: float
 def records(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     for name in EXPERIMENTS:
-        save_records(made_up(name, "fmnist", shift=0.2), folder)
+        save_records(made_up(name, "svhn" if name == "shares" else "fmnist", shift=0.2), folder)
     save_records(made_up("main", "cifar10", scale=Scale(num_rounds=20)), folder)
     save_records([dataclasses.replace(record, scale="smoke") for record in made_up("main", "svhn")], folder)
     return folder
