@@ -4,7 +4,6 @@ What the differences come to is: `reproduce/notes/glance/EXPERIMENT.md` stands u
 `reproduce/tables/` (`results_tables.py`).
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,11 @@ from pathlib import Path
 from results_tables import PAPER_PLACES, compared, markdown_table
 
 from gdpfed.errors import MissingExtraError
-from gdpfed.report.paper import paper_tables
 from gdpfed.report.pictures import save_figure
 from gdpfed.tasks.task import PRESETS, load_task
 from gdpfed_reproduce.experiment_plots import plot_convergence, plot_experiment, plot_methods_beside
 from gdpfed_reproduce.experiments import EXPERIMENTS
+from gdpfed_reproduce.plays import without_learning
 from gdpfed_reproduce.records import load_records
 from gdpfed_reproduce.verdicts import ComparedRow
 
@@ -25,7 +24,7 @@ __all__ = ["draw_pictures", "results_page"]
 _DRAWN = {"main": plot_methods_beside, "convergence": plot_convergence}
 _TABLES = "../reproduce/tables"
 # Not of the paper: they explain its tables.
-_OWN = ("steps", "models", "sensitivity", "shares")
+_OWN = ("steps", "models", "sensitivity", "normalisation", "positions")
 Rows = Mapping[str, Sequence[ComparedRow]]
 
 
@@ -124,12 +123,10 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
         if any(row.accuracies and not row.reduced for found in tables[name].values() for row in found)
     ]
     text += "".join(_experiment(name, tables[name], notes) for name in run if name not in _OWN)
-    explained = [
-        f"- **[{EXPERIMENTS[name].title}]({_TABLES}/{name}.md).** {_note(notes, name)}\n"
-        for name in run
-        if name in _OWN
-    ]
-    explained += _padding(folder / "padding.json")
+    words = {name: _note(notes, name) for name in run if name in _OWN}
+    if "positions" in words:
+        words["positions"] += f" {_who_guesses(tables['main'])}"
+    explained = [f"- **[{EXPERIMENTS[name].title}]({_TABLES}/{name}.md).** {said}\n" for name, said in words.items()]
     text += (
         "## What explains the differences\n\nExperiments of our own, on FMNIST unless they say so:\n\n"
         if explained
@@ -138,25 +135,15 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
     return (text + "".join(explained)).rstrip("\n") + "\n"
 
 
-def _padding(path: Path) -> list[str]:
-    """What counting padding makes of Shakespeare, from the record of `gdpfed_reproduce.padding`."""
-    if not path.is_file():
-        return []
-    record = json.loads(path.read_text(encoding="utf-8"))
-    printed = paper_tables()["main_accuracy"]
-    low, *_, high = sorted(
-        printed[name]["shakespeare"]["mean"] for name in ("dp-fedavg", "pfa", "idp-fedavg", "gdpfed")
+def _who_guesses(rows: Rows) -> str:
+    """What knowing the padding alone gives on Shakespeare, beside the paper's figures."""
+    padding, guessing = without_learning()
+    printed = {row.label: row.paper.mean for row in rows["shakespeare"] if row.paper is not None}
+    low, *_, high = sorted(printed[name] for name in ("dp-fedavg", "pfa", "idp-fedavg", "gdpfed"))
+    return (
+        f"Of all characters {padding:.1f} % are padding; who knows that, and else guesses a space, is right at "
+        f"{guessing:.2f} %. The paper's dp-fedavg, pfa, idp-fedavg and gdpfed have {low:.2f} to {high:.2f} %."
     )
-    last, whole = record["rows"][-1], printed["p-fedavg"]["shakespeare"]["mean"]
-    return [
-        f"- **Padding, on Shakespeare** (`python -m gdpfed_reproduce.padding`). Where speeches are padded to whole "
-        f"sequences and every position counts, {record['padding']:.1f} % of all answers are padding. Who knows that "
-        f"and else guesses a space is right at {record['plateau']:.2f} %; the paper's dp-fedavg, pfa, idp-fedavg and "
-        f"gdpfed have {low} to {high} %. Our fedavg, trained so, has {last['with padding']:.2f} % after "
-        f"{last['round']} rounds of {100 * record['participation']:g} % of the clients, {last['without']:.2f} % "
-        f"without the padding; the paper's has {whole} %. So the paper most likely counts padding, and those four "
-        f"had learnt next to nothing.\n"
-    ]
 
 
 def draw_pictures(folder: Path, images: Path) -> list[Path]:

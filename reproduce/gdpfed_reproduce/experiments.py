@@ -163,10 +163,23 @@ def _step(rate: float) -> Column:
     return lambda task: _set(task, server_learning_rate=rate)
 
 
-def _fewer_clients(task: Task) -> Task:
-    """A tenth of the clients with ten times the data; a fifth of the paper's clients in a round."""
-    counts, epsilons = _levels(task)
-    return _set(_with_budgets(task, [count // 10 for count in counts], epsilons), participation=0.1)
+def _without_batches(task: Task) -> Task:
+    """The presets' networks whose layers are not normalised by the statistics of each batch."""
+    other = {"svhn": ("cnn3", None), "cifar10": ("resnet18", 16)}
+    return _model(*other[task.training.dataset])(task)
+
+
+def _every_position(task: Task) -> Task:
+    """The data and the loss of public code by the paper's authors (`plays.py`)."""
+    here = "gdpfed_reproduce.plays"
+    training = dataclasses.replace(
+        task.training, dataset=f"{here}:padded", model=f"{here}:lstm", loss="next-token", metrics=(f"{here}:of_text",)
+    )
+    return dataclasses.replace(task, training=training)
+
+
+def _last_position(task: Task) -> Task:
+    return dataclasses.replace(task, training=load_task("shakespeare").training)
 
 
 def _clipping(factor: float) -> Column:
@@ -296,16 +309,15 @@ def _experiments() -> dict[str, Experiment]:
             paper=_more_noise_figure, datasets=("fmnist",),
         ),
         Experiment(
-            name="shares", title="How much data a client has", varies="clients and images", methods=_methods("fedavg"),
-            columns={
-                "6,000 with 12 images, 300 a round": _same,
-                "6,000 with 12 images, 60 a round": lambda task: _set(task, participation=0.01),
-                "600 with 122 images, 60 a round": _fewer_clients,
-                "600 with 122 images, 60 a round, no hidden dense layer": lambda task: _model("cnn3-flat")(
-                    _fewer_clients(task)
-                ),
-            },
-            paper=_main_figure, datasets=("svhn",),
+            name="normalisation", title="What batch normalisation changes", varies="normalised by",
+            methods=_methods("fedavg"),
+            columns={"batches": _same, "groups, or nothing": _without_batches},
+            paper=_main_figure, datasets=("svhn", "cifar10"),
+        ),
+        Experiment(
+            name="positions", title="Which characters count", varies="asked for", methods=_methods("fedavg"),
+            columns={"every character, and padding": _same, "the one after 80": _last_position},
+            paper=_main_figure, datasets=("shakespeare",),
         ),
         Experiment(
             name="sparsification", title="How much Top-k keeps", varies="kept in each group",
@@ -359,7 +371,9 @@ def cells_of(experiment: Experiment, dataset: str, scale: Scale = FULL) -> list[
     """Every cell of the experiment on a data set, those that the paper has first."""
     if dataset not in experiment.datasets:
         return []
-    base = _set(_scaled(load_task(dataset), dataset, scale), accountant="rdp")
+    preset = load_task(dataset)
+    task = _every_position(preset) if dataset == "shakespeare" else preset
+    base = _set(_scaled(task, dataset, scale), accountant="rdp")
     cells = []
     for method in experiment.methods:
         for label, change in experiment.columns.items():

@@ -14,6 +14,7 @@ import typer
 
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, table
+from gdpfed.config import is_reference
 from gdpfed.errors import MissingExtraError
 from gdpfed.runs.stamp import STAMP
 from gdpfed_reproduce.batch import Batch, Job, PlannedJob, cores_of, plan_jobs, train_jobs
@@ -70,7 +71,8 @@ def _check_data(jobs: Sequence[PlannedJob], data_dir: Path | None) -> None:
     from gdpfed.tasks.catalogue import source_of
     from gdpfed.tasks.sources import obtain
 
-    for name in dict.fromkeys(job.task.training.dataset for job in jobs):
+    # Functions are imported, not got.
+    for name in dict.fromkeys(job.task.training.dataset for job in jobs if not is_reference(job.task.training.dataset)):
         obtain(source_of(name), data_dir=data_dir)
 
 
