@@ -13,7 +13,7 @@ run: $(VENV)/run-ready
 	@echo
 	@echo "Try next:"
 	@echo "  $(BIN)/gdpfed plan 500@0.8,300@2,200@5 --method pooled --rounds 100 --participation 0.05 --out plan.toml"
-	@echo "  $(BIN)/gdpfed train --method pooled --server-learning-rate 3 --averaging 0.8 --model scattering-linear --learning-rate 0.02 --clip-norm 0.15"
+	@echo "  $(BIN)/gdpfed train --auto"
 	@echo "  $(BIN)/gdpfed show gdpfed-results/demonstration runs"
 
 lint: $(VENV)/test-ready

@@ -308,7 +308,9 @@ def _clipping(record: Path | None) -> str:
     methods, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("method", "model"))
     found = {(row["method"], row["model"]): row["accuracies"] for row in rows}
     lines = [(method, *(f"{statistics.fmean(found[method, model]):.2f}" for model in models)) for method in methods]
-    return markdown_table(("at the same budgets", *models), lines) + "\n"
+    seeds = {len(values) for values in found.values()}
+    head = f"at the same budgets, {max(seeds)} seeds" if len(seeds) == 1 else "at the same budgets"
+    return markdown_table((head, *models), lines) + "\n"
 
 
 def _asked(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:

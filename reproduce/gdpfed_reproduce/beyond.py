@@ -29,16 +29,13 @@ from gdpfed_reproduce.recipes import (
     FEDAVG,
     GDPFED,
     OTHERS,
-    OWN,
     PLAIN_CNN,
     TRIED_CNN,
     TRIED_FEATURES,
     TRIED_FEDAVG,
     TRIED_GDPFED,
     TRIED_OTHERS,
-    TRIED_OWN,
     Recipe,
-    with_settings,
     with_training,
 )
 
@@ -77,7 +74,6 @@ Change = Callable[[Task], Task]
 # Ours, the paper's and fedavg's, in the order of `_compared`.
 _CNN_ROWS = (CNN, PLAIN_CNN, FEDAVG["cnn"])
 _FEATURES_ROWS = (FEATURES, FEATURES.plain, FEDAVG["features"])
-_REDUCED_ROUNDS, _REDUCED_PARTICIPATION = 25, 0.01
 # A budget at which next to no noise is left: what ours would reach with everything but the noise.
 NO_BUDGET = 1000
 
@@ -108,11 +104,6 @@ def _budgets(text: str) -> Change:
     )
 
 
-def _reduced(task: Task) -> Task:
-    fewer = with_settings(task, num_rounds=_REDUCED_ROUNDS, participation=_REDUCED_PARTICIPATION)
-    return with_training(fewer, evaluate_every=_REDUCED_ROUNDS)
-
-
 # Who the clients are, in words and as a change of the data set's preset.
 POPULATIONS: Mapping[str, tuple[str, Change]] = {
     "paper": ("the paper's population and budgets", lambda task: task),
@@ -120,7 +111,6 @@ POPULATIONS: Mapping[str, tuple[str, Change]] = {
         "the paper's, without the roles that were held out",
         lambda task: _with_budgets(task, "229@0.5,229@1.5,229@3"),
     ),
-    "reduced": ("the paper's population and budgets; fewer rounds, fewer clients in each", _reduced),
     "half": ("half the budgets: 0.25, 0.75 and 1.5", _budgets("2000@0.25,2000@0.75,2000@1.5")),
     "strict": ("3:2:1, most clients strict", _budgets("3000@0.5,2000@1.5,1000@3")),
     "few-lax": ("nine in ten ask for 0.5, the others for 8", _budgets("5400@0.5,600@8")),
@@ -397,17 +387,6 @@ def _others() -> Iterator[Table]:
             seeds=_EVERYONE[:3],
             datasets=(dataset,),
         )
-    yield _choice("svhn-own", "SVHN, the preset's CNN, reduced", TRIED_OWN, OWN, dataset="svhn", population="reduced")
-    # Gdpfed+ and fedavg are cells of the paper's main table, whose records name its accountant.
-    preset = Recipe(model="cnn3", learning_rate=0.1, clip_norm=1.0)
-    yield Table(
-        name="svhn-own",
-        title="The preset's own CNN, reduced: SVHN",
-        population="reduced",
-        rows=_elsewhere(OWN, preset, {PLAIN_SERVER: _one(preset, "fedavg", accountant="rdp")}),
-        seeds=_EVERYONE[:1],
-        datasets=("svhn",),
-    )
 
 
 TABLES: Mapping[str, Table] = {table.name: table for table in (*_fmnist(), *_others(), *_autos())}

@@ -1,6 +1,6 @@
 """Settings for the tables of `beyond`: what was tried on held-out training examples, and what was chosen.
 
-Place: below the tables. `CNN`, `FEATURES`, `OTHERS` and `OWN` are ours; `FEDAVG` and `GDPFED` what was chosen for the
+Place: below the tables. `CNN`, `FEATURES` and `OTHERS` are ours; `FEDAVG` and `GDPFED` what was chosen for the
 two opponents by the same rule, from fewer rows. The rule: the best row, or of those within a tenth of a point of it the
 one with the smallest server step, then learning rate (`tests/results/test_beyond.py` holds the records to it).
 """
@@ -21,14 +21,12 @@ __all__ = [
     "FEDAVG",
     "GDPFED",
     "OTHERS",
-    "OWN",
     "PLAIN_CNN",
     "TRIED_CNN",
     "TRIED_FEATURES",
     "TRIED_FEDAVG",
     "TRIED_GDPFED",
     "TRIED_OTHERS",
-    "TRIED_OWN",
     "Recipe",
     "with_settings",
     "with_training",
@@ -110,8 +108,6 @@ GDPFED: Mapping[str, Recipe] = {
     "cnn": dataclasses.replace(CNN, server_learning_rate=9.0),
     "features": dataclasses.replace(FEATURES, server_learning_rate=6.0),
 }
-# SVHN's own CNN, at a size that two cores can train. CIFAR-10's ResNet and Shakespeare's LSTM would show noise alone.
-OWN = Recipe(model="cnn3", learning_rate=0.1, clip_norm=1.0, server_learning_rate=1.5)
 
 
 # Of the method `auto` nothing is chosen but the model and its local learning rate: what `gdpfed train --auto` advises
@@ -283,6 +279,3 @@ TRIED_OTHERS: Mapping[str, Sequence[Recipe]] = {
         *_tried(OTHERS["shakespeare"], (0.1, 2, 2, 0.9), (0.1, 2, 3, 0.9), width=5),
     ],
 }
-
-
-TRIED_OWN = _tried(OWN, (0.1, 0.35, 1.3, 0.6), (0.1, 1, 1.5, 0), (0.1, 0.5, 3, 0))
