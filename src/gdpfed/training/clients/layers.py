@@ -202,7 +202,9 @@ class _NormedConvolution(_Convolution):
         self._is_first, self._centred = is_first, False
         # What the norm's scale and shift are for: the largest of each pool, or all.
         self._before = self.result
-        self.result = torch.empty_like(self._before)
+        self.result, self._product = torch.empty_like(self._before), torch.empty_like(self._before)
+        self._of_result = torch.empty_like(self._before)
+        self._across = self._of_kernel.new_empty(self._of_kernel.transpose(1, 2).shape)
 
     def cut(self) -> None:
         """Takes the patches of what is in ``images`` now."""
@@ -237,9 +239,11 @@ class _NormedConvolution(_Convolution):
     def backward(self, own: Sequence[Tensor], gradient: Tensor) -> list[Tensor]:
         """Gradients of our ``own`` parameters; fills ``of_images``, where there is one."""
         if self._rectified:
-            gradient = _rectified_gradient(gradient, self.result)
+            torch.ops.aten.threshold_backward(gradient, self.result, 0, grad_input=self._of_result)
+            gradient = self._of_result
         of_shift = gradient.sum((2, 3, 4))
-        of_scale = (gradient * self._before).sum((2, 3, 4)).mul_(self._inverse_std)
+        torch.mul(gradient, self._before, out=self._product)
+        of_scale = self._product.sum((2, 3, 4)).mul_(self._inverse_std)
         self._spread(gradient)
         # Of the sums, but for the slope; theirs are not needed any more.
         of_summed = self._summed
@@ -247,8 +251,9 @@ class _NormedConvolution(_Convolution):
         torch.addcmul(self._of_summed, of_summed, along.unsqueeze(2), value=-1, out=of_summed)
         if not self._is_first:
             of_summed -= (of_shift * self._share).unsqueeze(2)
-        torch.bmm(of_summed, self._patches_by_column, out=self._of_kernel)
-        self._of_kernel *= (self._slope * self._sign).unsqueeze(2)
+        # Twice as fast as the other way round, for which models without a norm have kept their bytes.
+        torch.bmm(self._patches, of_summed.transpose(1, 2), out=self._across)
+        torch.mul(self._across.transpose(1, 2), (self._slope * self._sign).unsqueeze(2), out=self._of_kernel)
         self._back_to_images(self._kernel.mul_(self._slope.unsqueeze(2)), of_summed)
         of_bias = [torch.zeros_like(bias) for bias in own[1:-2]]
         return [self._of_kernel.view(own[0].shape), *of_bias, of_scale.mul_(self._sign), of_shift]
