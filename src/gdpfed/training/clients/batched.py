@@ -18,7 +18,7 @@ Guarantees (tests of the same name):
   dropout_is_each_clients_own   the same masks for a client whoever shares its block, and with the loop.
   other_randomness_is_refused   it would draw in the order of the work.
   own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
-  norms_see_no_padding          a batch norm's statistics are of each client's own examples, without what pads its batch.
+  norms_see_no_padding          a batch norm's statistics are of each client's own examples, not of what pads them.
 """
 
 import copy
@@ -28,8 +28,8 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.features import Fixed, KeptFeatures, LastCharacters

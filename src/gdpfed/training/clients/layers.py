@@ -9,8 +9,8 @@ models, so the work is arranged for them:
   patches    of the images themselves are cut once for a batch that stays, ordered by their place in the pool, so that
              pooling is a maximum of four contiguous parts.
   bias, ReLU after the pool, where there is a quarter of the numbers.
-  norm       likewise: a scale and a shift go up or down, and what goes down is turned by its kernel's sign. Patches that
-             are cut once are centred once, and so is all that a kernel makes of them.
+  norm       likewise: by its kernel's sign, what a negative scale turns over is turned back first. Patches that are cut
+             once are centred once, and so is all that a kernel makes of them.
   memory     and all views of it are made once for each thread and shape of a block, and used again in every step.
 
 Guarantees (tests of the same name):
@@ -212,7 +212,7 @@ class _NormedConvolution(_Convolution):
         self._centred = False
 
     def forward(self, own: Sequence[Tensor], counted: Tensor | None) -> None:
-        """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters; a bias changes nothing."""
+        """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters; no bias counts."""
         kernel, scale, shift = own[0], own[-2], own[-1]
         self._sign = torch.where(scale < 0, -1.0, 1.0).to(scale.dtype)
         self._kernel = kernel.flatten(2) * self._sign.unsqueeze(2)
@@ -230,9 +230,7 @@ class _NormedConvolution(_Convolution):
             # A scale of 0 makes equals of all.
             if scale.device.type != "cpu" or not scale.all():
                 self._pool.take_first((scale == 0)[:, :, None, None, None], self._quarters)
-        torch.addcmul(
-            shift[:, :, None, None, None], self._before, self._slope[:, :, None, None, None], out=self.result
-        )
+        torch.addcmul(shift[:, :, None, None, None], self._before, self._slope[:, :, None, None, None], out=self.result)
         if self._rectified:
             self.result.clamp_min_(0)
 
