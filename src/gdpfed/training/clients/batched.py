@@ -170,8 +170,8 @@ class _AnyModule:
                 rows = torch.nonzero(sizes == size)[:, 0]
                 own = tuple(leaf[rows] for leaf in leaves)
                 of_rows = None if keys is None else keys[rows]
-                parts = (part[rows, :size] for part in (inputs, labels, weights))
-                totals.append(self._total(each, own, *parts, of_rows))
+                cut_inputs, cut_labels, cut_weights = (part[rows, :size] for part in (inputs, labels, weights))
+                totals.append(self._total(each, own, cut_inputs, cut_labels, cut_weights, of_rows))
             total = torch.stack(totals).sum()
         return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
