@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
-from gdpfed.tasks.losses import loss_of
+from gdpfed.tasks.losses import CROSS_ENTROPY, loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training.clients.batched import batched_model
+from gdpfed.training.clients.batched import BatchedModel, _AnyModule, batched_model
 from gdpfed.training.clients.layers import LayeredModel
 
 CLIENTS, BATCH = 4, 3
@@ -95,6 +95,41 @@ def convolutions(*layers: nn.Module, flat: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, 5))
 
 
+def norm(channels: int, eps: float = 1e-5) -> nn.Module:
+    return nn.BatchNorm2d(channels, eps=eps, track_running_stats=False)
+
+
+def normed_cnn3(width: int = 2) -> nn.Module:
+    """A public CNN with norms and without biases."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, width), (width, 2 * width), (2 * width, 4 * width)):
+        layers += [nn.Conv2d(before, after, 3, bias=False), norm(after), nn.ReLU(), nn.MaxPool2d(2)]
+    dense = [nn.Linear(16 * width, 12, bias=False), nn.ReLU(), nn.Linear(12, 5, bias=False)]
+    return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+
+def some_normed() -> nn.Module:
+    """Odd sizes, padded; norms after a convolution with a bias, after one without, and none."""
+    return convolutions(
+        nn.Conv2d(1, 3, 3, padding=1),
+        norm(3, eps=0.1),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 2, padding=1, bias=False),
+        norm(3),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(3, 3, 2, padding=1),
+        norm(3),
+        flat=3 * 4 * 5,
+    )
+
+
+def late_norm() -> nn.Module:
+    return convolutions(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 3, 2), norm(3), nn.ReLU(), flat=12)
+
+
 SHARED_RELU = nn.ReLU()
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
@@ -139,7 +174,26 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
         lambda: convolutions(nn.Conv2d(1, 3, 3), SHARED_RELU, nn.Conv2d(3, 2, 3), SHARED_RELU, flat=2 * 4 * 4),
         images(1, 8, 8),
     ),
+    "without biases": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3, bias=False),
+            nn.Conv2d(3, 2, 3, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8, 6, bias=False),
+            nn.ReLU(),
+            nn.Linear(6, 6),
+            nn.Linear(6, 5, bias=False),
+        ),
+        images(1, 8, 8),
+    ),
+    "norms": (normed_cnn3, images(3, 32, 32)),
+    "some norms": (some_normed, images(1, 13, 17)),
+    "a late norm": (late_norm, images(1, 8, 8)),
+    "images far from zero": (late_norm, 50 + images(1, 8, 8)),
 }
+NORMED = ("norms", "some norms", "a late norm")
 ANY: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "Linear only": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5)), images(3, 4)),
     "arbitrary module": (Residual, images(12)),
@@ -166,7 +220,7 @@ def test_batched_equals_single(name: str) -> None:
     check_equal(model, inputs)
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "cnn3, padded", "CharLSTM"])
+@pytest.mark.parametrize("name", ["small-cnn", "cnn3, padded", "CharLSTM", *NORMED, "without biases"])
 def test_batched_equals_single_in_float32(name: str) -> None:
     make, inputs = {**LAYERS, **ANY}[name]
     check_equal(make(), inputs, dtype=torch.float32)
@@ -182,6 +236,72 @@ def test_layers_equal_autograd_in_ties() -> None:
         model = convolutions(*layers, flat=2)
         assert isinstance(batched_model(model), LayeredModel)
         check_equal(model, images(1, 8, 8).sign(), whole=True)
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0, 0.0])
+def test_layers_equal_autograd_in_ties_of_a_norm(scale: float) -> None:
+    """Whole numbers again, with means that are whole too; a norm that turns its maps over, and one that makes equals of
+    all."""
+    first = convolutions(nn.Conv2d(1, 3, 3), norm(3), nn.MaxPool2d(2), nn.ReLU(), flat=27)
+    second = convolutions(
+        nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), norm(2), nn.ReLU(), nn.MaxPool2d(2), flat=2
+    )
+    inputs = images(1, 8, 8).sign().double() * (6 * 6 * BATCH)
+    for model, place in ((first, 2), (second, 4)):
+        parameters = [part.detach().double().mul(10).round() for part in stacked(model)]
+        parameters[place][:] = torch.tensor([scale, 2, -3])[: parameters[place].shape[1]]
+        together = batched_model(model)
+        assert isinstance(together, LayeredModel)
+        check_padded(together, model.double(), parameters, inputs, sizes=[BATCH] * CLIENTS)
+
+
+def check_padded(
+    together: BatchedModel, model: nn.Module, parameters: list[Tensor], inputs: Tensor, *, sizes: list[int]
+) -> None:
+    """Clients with fewer examples than a batch: gradients of the module on what is theirs."""
+    labels = torch.randint(0, 5, (CLIENTS, BATCH), generator=torch.Generator().manual_seed(3)) % 2
+    shares = [[1 / size if place < size else 0 for place in range(BATCH)] for size in sizes]
+    # As a trainer pads: with the client's first example.
+    inputs, labels = inputs.clone(), labels.clone()
+    for client, size in enumerate(sizes):
+        inputs[client, size:], labels[client, size:] = inputs[client, 0], labels[client, 0]
+    prepared = together.prepare(inputs)
+    for _ in range(2):
+        gradients = together.gradients(parameters, prepared, labels, torch.tensor(shares, dtype=inputs.dtype))
+    for client, size in enumerate(sizes):
+        single = copy.deepcopy(model)
+        for own, part in zip(single.parameters(), parameters, strict=True):
+            own.data.copy_(part[client])
+        loss = nn.functional.cross_entropy(single(inputs[client, :size]), labels[client, :size])
+        for mine, theirs in zip(gradients, torch.autograd.grad(loss, list(single.parameters())), strict=True):
+            torch.testing.assert_close(mine[client], theirs, rtol=1e-8, atol=1e-10)
+
+
+SIZES = [[1, 2, 3, 2], [3, 3, 3, 3], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_padding_is_in_no_statistics(name: str) -> None:
+    """In one memory after the other: nothing of a padded block stays for the next."""
+    make, inputs = LAYERS[name]
+    model = make().double()
+    parameters = [part.detach().double() for part in stacked(model)]
+    together = batched_model(model)
+    assert isinstance(together, LayeredModel)
+    for sizes in SIZES:
+        check_padded(together, model, parameters, inputs.double(), sizes=sizes)
+
+
+@pytest.mark.parametrize("name", NORMED)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_norms_see_no_padding(name: str, one_by_one: bool) -> None:
+    make, inputs = LAYERS[name]
+    model = make().double()
+    parameters = [part.detach().double() for part in stacked(model)]
+    slow = _AnyModule(model, CROSS_ENTROPY)
+    slow._one_by_one = one_by_one
+    for sizes in SIZES:
+        check_padded(slow, model, parameters, inputs.double(), sizes=sizes)
 
 
 class Doubled(nn.Sequential):
@@ -205,6 +325,11 @@ def repeated() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), dense, nn.ReLU(), dense)
 
 
+def norm_twice() -> nn.Module:
+    shared = norm(2)
+    return convolutions(nn.Conv2d(1, 2, 3), shared, nn.Conv2d(2, 2, 1), shared, flat=32)
+
+
 def hooked() -> nn.Module:
     model = convolutions(nn.Conv2d(1, 2, 3), nn.ReLU(), flat=32)
     model[1].register_forward_hook(lambda _module, _inputs, output: 3 * output)  # type: ignore[index]
@@ -225,7 +350,14 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     "a layer twice": repeated,
     "hooks": hooked,
     "dilated pool": lambda: convolutions(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, dilation=2), flat=8),
-    "no bias": lambda: convolutions(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), flat=32),
+    "norm without a scale": lambda: convolutions(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, affine=False, track_running_stats=False), flat=32
+    ),
+    "norm after ReLU": lambda: convolutions(nn.Conv2d(1, 2, 3), nn.ReLU(), norm(2), flat=32),
+    "norm first": lambda: nn.Sequential(norm(1), nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 5)),
+    "two norms": lambda: convolutions(nn.Conv2d(1, 2, 3), norm(2), norm(2), flat=32),
+    "norm by example": lambda: convolutions(nn.Conv2d(1, 2, 3), nn.GroupNorm(2, 2), flat=32),
+    "a norm twice": norm_twice,
     "uneven padding": lambda: convolutions(nn.Conv2d(1, 2, 3, padding=(1, 0)), nn.ReLU(), flat=48),
     "grouped": lambda: convolutions(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3, groups=2), flat=8),
 }
@@ -238,12 +370,19 @@ def test_unusual_models_are_not_fast(name: str) -> None:
     check_equal(model, images(1, 6, 6))
 
 
+def test_running_statistics_are_not_fast() -> None:
+    """They are refused elsewhere; `check_equal` would compare modules that change."""
+    model = convolutions(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), flat=32)
+    assert not isinstance(batched_model(model), LayeredModel)
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: CharLSTM(num_classes=11, embedding=3, hidden=5),
         Recurrent,
         lambda: build_model("small-cnn", seed=0),
+        normed_cnn3,
     ],
 )
 def test_threads_do_not_meet(make: Callable[[], nn.Module]) -> None:
@@ -251,7 +390,7 @@ def test_threads_do_not_meet(make: Callable[[], nn.Module]) -> None:
     before = copy.deepcopy(model.state_dict())
     inputs = characters() if isinstance(model, CharLSTM) else images(6, 4)
     if isinstance(model, nn.Sequential):
-        inputs = images(1, 28, 28)
+        inputs = images(*((3, 32, 32) if isinstance(model[1], nn.BatchNorm2d) else (1, 28, 28)))
     together = batched_model(model)
     labels, weights = torch.ones(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
 

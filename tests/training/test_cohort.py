@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gdpfed.errors import InputError
+from gdpfed.tasks.losses import loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
 from gdpfed.training.clients.blocks import BlockTrainer, ClientData, LocalTraining, flat_parameters, local_batches
 from gdpfed.training.clients.cohort import CohortTrainer
@@ -74,7 +75,43 @@ def odd_images() -> World:
     return World(model=model, data=data, local=LocalTraining(batch_size=3, local_steps=3))
 
 
-WORLDS = {"cnn": lambda: world("cnn"), "lstm": lambda: world("lstm"), "sigmoids": sigmoids, "odd images": odd_images}
+def normed() -> World:
+    """Norms by each client's own batch, among clients with fewer examples than a batch."""
+    generator = torch.Generator().manual_seed(0)
+    data = ClientData(
+        inputs=torch.randn(560, 1, 13, 13, generator=generator),
+        labels=torch.randint(0, 4, (560,), generator=generator),
+        members=members(560),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 3, 3, bias=False),
+            nn.BatchNorm2d(3, track_running_stats=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 4, 2),
+            nn.BatchNorm2d(4, track_running_stats=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, 4, bias=False),
+        )
+    # Ten steps of a large rate would make rounding visible: a norm of one example's few places is steep.
+    return World(model=model, data=data, local=LocalTraining(batch_size=5, local_steps=3, learning_rate=0.05))
+
+
+def slowly_normed() -> World:
+    """The same by autograd: Tanh is no known layer."""
+    where = normed()
+    layers = [nn.Tanh() if isinstance(layer, nn.ReLU) else layer for layer in where.model.children()]
+    return dataclasses.replace(where, model=nn.Sequential(*layers))
+
+
+WORLDS = {
+    "normed": normed, "slowly normed": slowly_normed,
+    "cnn": lambda: world("cnn"), "lstm": lambda: world("lstm"), "sigmoids": sigmoids, "odd images": odd_images,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -151,7 +188,7 @@ def test_a_fixed_batch_is_cut_once_and_trains_the_same() -> None:
         torch.testing.assert_close(found[client], moved, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["cnn", "sigmoids", "odd images", "features"])
+@pytest.mark.parametrize("kind", ["cnn", "sigmoids", "odd images", "features", "normed"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_everything_is_on_the_device(kind: str, momentum: float) -> None:
     """PyTorch's meta device computes shapes only, and refuses to mix with tensors of another: a GPU for the poor."""
@@ -296,6 +333,12 @@ def test_impossible_data_is_refused() -> None:
     frozen = copy.deepcopy(model).requires_grad_(False)
     with pytest.raises(InputError, match="something to train"):
         CohortTrainer(frozen, fine, LocalTraining(), num_workers=1)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(196, 5), nn.BatchNorm1d(5, track_running_stats=False))
+    alone = dataclasses.replace(fine, members=[np.arange(3), np.arange(1)])
+    mean = LocalTraining(loss=loss_of(nn.functional.cross_entropy))
+    CohortTrainer(flat, fine, mean, num_workers=1).close()
+    with pytest.raises(InputError, match="more than 1 value per channel"):
+        CohortTrainer(flat, alone, mean, num_workers=1)
     with pytest.raises(InputError, match="fails on the first example, of shape"):
         CohortTrainer(model, dataclasses.replace(fine, inputs=torch.zeros(6, 9)), LocalTraining(), num_workers=1)
 

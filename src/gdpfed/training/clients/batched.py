@@ -18,6 +18,7 @@ Guarantees (tests of the same name):
   dropout_is_each_clients_own   the same masks for a client whoever shares its block, and with the loop.
   other_randomness_is_refused   it would draw in the order of the work.
   own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
+  norms_see_no_padding          a batch norm's statistics are of each client's own examples, not of what pads them.
 """
 
 import copy
@@ -28,6 +29,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gdpfed.errors import InputError
 from gdpfed.tasks.features import Fixed, KeptFeatures, LastCharacters
@@ -113,6 +115,8 @@ class _AnyModule:
         self._own = threading.local()
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._loss = loss
+        # A norm without running statistics makes each example's output depend on what is in its batch.
+        self._mixes_rows = any(isinstance(module, _BatchNorm) for module in model.modules())
         self._one_by_one = False
 
     def prepare(self, inputs: Tensor) -> Tensor:
@@ -156,23 +160,37 @@ class _AnyModule:
     ) -> list[Tensor]:
         """Of many clients by `_together`, of one by `_alone`."""
         leaves = tuple(part.detach().requires_grad_() for part in parameters)
-        if self._loss.kind == "classes":
-            logits = each(self._single, leaves, inputs, keys)
-            losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
-            total = (losses * weights.flatten()).sum()
-        elif not self._loss.is_mean:
-            total = (each(self._losses, leaves, inputs, labels, keys) * weights).sum()
+        if not self._mixes_rows and not self._loss.is_mean:
+            total = self._total(each, leaves, inputs, labels, weights, keys)
         else:
-            # Means of each client's own batch, without what pads it: clients of one size at a time.
+            # Of each client's own batch, without what pads it: clients of one size at a time.
             sizes = (weights > 0).sum(-1)
             totals = []
             for size in sorted(set(sizes.tolist())):
                 rows = torch.nonzero(sizes == size)[:, 0]
                 own = tuple(leaf[rows] for leaf in leaves)
                 of_rows = None if keys is None else keys[rows]
-                totals.append(each(self._losses, own, inputs[rows, :size], labels[rows, :size], of_rows).sum())
+                cut_inputs, cut_labels, cut_weights = (part[rows, :size] for part in (inputs, labels, weights))
+                totals.append(self._total(each, own, cut_inputs, cut_labels, cut_weights, of_rows))
             total = torch.stack(totals).sum()
         return list(torch.autograd.grad(total, leaves, materialize_grads=True))
+
+    def _total(
+        self,
+        each: Callable[..., Tensor],
+        leaves: tuple[Tensor, ...],
+        inputs: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        keys: Keys,
+    ) -> Tensor:
+        """The losses' sum over all clients."""
+        if self._loss.kind == "classes":
+            logits = each(self._single, leaves, inputs, keys)
+            losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+            return (losses * weights.flatten()).sum()
+        losses = each(self._losses, leaves, inputs, labels, keys)
+        return losses.sum() if self._loss.is_mean else (losses * weights).sum()
 
     def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Keys) -> Tensor:
         return self._loss.function(self._single(parameters, inputs, key), labels)

@@ -127,17 +127,22 @@ def local_batches(
     return np.concatenate(passes)[:needed].reshape(local.local_steps, size)
 
 
-def _checked_loss(model: nn.Module, data: ClientData, loss: Loss) -> Loss:
+def _checked_loss(model: nn.Module, data: ClientData, local: LocalTraining) -> Loss:
     """The loss, ready for this model; InputError for what would otherwise fail in the middle of a round."""
     if not trained_parameters(model):
         raise InputError("expected a model with something to train, got none with requires_grad=True")
+    loss = local.loss
     inputs, targets = data.inputs[:1], data.labels[:1]
+    fewest = min(local.batch_size, *(len(indices) for indices in data.members))
     if loss.kind == "any":
         # Two tell a loss for each example from a mean.
         inputs, targets = (torch.cat([part, part]) for part in (inputs, targets))
     try:
         with torch.no_grad():
             outputs = copy.deepcopy(model).eval()(inputs)
+            if fewest < len(inputs):
+                # A norm may not take what a client with one example has.
+                copy.deepcopy(model).eval()(inputs[:fewest])
     except Exception as error:
         raise InputError(
             f"the model fails on the first example, of shape {tuple(inputs.shape[1:])} and type "
@@ -159,7 +164,7 @@ class BlockTrainer:
     """Trains blocks of one model's clients."""
 
     def __init__(self, model: nn.Module, data: ClientData, local: LocalTraining, *, device: str = "cpu") -> None:
-        self.loss = _checked_loss(model, data, local.loss)
+        self.loss = _checked_loss(model, data, local)
         self.model = model
         self.data = data
         self.local = local
