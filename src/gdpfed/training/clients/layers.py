@@ -28,6 +28,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gdpfed.training.clients.convolutions import Convolution, NormedConvolution, rectified_gradient
+
 __all__ = ["Keys", "LayeredModel", "loss_gradient"]
 
 # Of the masks that each client's dropout draws, for models that have it.
@@ -49,242 +51,11 @@ def loss_gradient(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return gradient
 
 
-def _rectified_gradient(gradient: Tensor, result: Tensor) -> Tensor:
-    return cast(Tensor, torch.ops.aten.threshold_backward(gradient, result, 0))
-
-
-class _Pool:
-    """The largest of four, in pairs of pairs: columns first, so that of equal values the first takes the gradient."""
-
-    def __init__(self, result: Tensor) -> None:
-        self._result = result
-        self._upper, self._lower = torch.empty_like(result), torch.empty_like(result)
-        # Comparisons as numbers: products of equal types are the fast ones.
-        self._left_of_upper, self._left_of_lower = torch.empty_like(result), torch.empty_like(result)
-        self._is_upper = torch.empty_like(result)
-
-    def forward(self, quarters: Sequence[Tensor]) -> None:
-        upper_left, upper_right, lower_left, lower_right = quarters
-        torch.maximum(upper_left, upper_right, out=self._upper)
-        torch.maximum(lower_left, lower_right, out=self._lower)
-        torch.ge(upper_left, upper_right, out=self._left_of_upper)
-        torch.ge(lower_left, lower_right, out=self._left_of_lower)
-        torch.maximum(self._upper, self._lower, out=self._result)
-        torch.ge(self._upper, self._lower, out=self._is_upper)
-
-    def take_first(self, where: Tensor, quarters: Sequence[Tensor]) -> None:
-        """After ``forward``: there, as if all four were equal."""
-        self._result.copy_(torch.where(where, quarters[0], self._result))
-        for first in (self._left_of_upper, self._left_of_lower, self._is_upper):
-            first.masked_fill_(where, 1)
-
-    def backward(self, gradient: Tensor, quarters: Sequence[Tensor]) -> None:
-        """Each gradient to the place of its maximum, zero to the other three."""
-        upper_left, upper_right, lower_left, lower_right = quarters
-        torch.mul(gradient, self._is_upper, out=self._upper)
-        torch.sub(gradient, self._upper, out=self._lower)
-        torch.mul(self._upper, self._left_of_upper, out=upper_left)
-        torch.sub(self._upper, upper_left, out=upper_right)
-        torch.mul(self._lower, self._left_of_lower, out=lower_left)
-        torch.sub(self._lower, lower_left, out=lower_right)
-
-
-class _Convolution:
-    """A convolution of ``images``, then the pool, the bias and the ReLU that follow it; with all its memory.
-
-    ``images`` is read in every call, so whoever made it writes the next batch into it.
-    """
-
-    def __init__(self, images: Tensor, layer: nn.Conv2d, following: Sequence[nn.Module], *, is_first: bool) -> None:
-        self._rectified = any(isinstance(other, nn.ReLU) for other in following)
-        self._pooled = any(isinstance(other, nn.MaxPool2d) for other in following)
-        clients, channels, height, width, batch = images.shape
-        outputs, size, edge = layer.out_channels, layer.kernel_size[0], int(layer.padding[0])
-        rows, columns = height + 2 * edge - size + 1, width + 2 * edge - size + 1
-        self.images = images
-        self._padded = images
-        if edge:
-            self._padded = images.new_zeros(clients, channels, height + 2 * edge, width + 2 * edge, batch)
-        self._inside = self._padded[:, :, edge : edge + height, edge : edge + width]
-        # Only the first layer's patches may lie in any order: the others' gradients go back where they came from.
-        by_quarter = is_first and self._pooled and rows % 2 == 0 and columns % 2 == 0
-        self._patches = images.new_empty(clients, channels * size**2, rows * columns * batch)
-        self._patches_by_column = self._patches.transpose(1, 2)
-        self._cuts = self._cut_views(size, rows, columns, by_quarter)
-        self._summed = images.new_empty(clients, outputs, rows * columns * batch)
-        # Zeros: an odd last row or column is in no pool.
-        self._of_summed = torch.zeros_like(self._summed)
-        self._of_kernel = images.new_empty(clients, outputs, channels * size**2)
-        self.result = self._summed.view(clients, outputs, rows, columns, batch)
-        if self._pooled:
-            self.result = images.new_empty(clients, outputs, rows // 2, columns // 2, batch)
-            self._pool = _Pool(self.result)
-            self._quarters = _quarters(self._summed, rows, columns, batch, by_quarter)
-            self._of_quarters = _quarters(self._of_summed, rows, columns, batch, by_quarter)
-        self.of_images: Tensor | None = None
-        if not is_first:
-            self._of_patches = torch.empty_like(self._patches)
-            self._of_padded = torch.empty_like(self._padded)
-            self.of_images = self._of_padded[:, :, edge : edge + height, edge : edge + width]
-            parts = self._of_patches.view(clients, channels, size, size, rows, columns, batch)
-            self._additions = [
-                (self._of_padded[:, :, row : row + rows, column : column + columns], parts[:, :, row, column])
-                for row in range(size)
-                for column in range(size)
-            ]
-
-    def _cut_views(self, size: int, rows: int, columns: int, by_quarter: bool) -> list[tuple[Tensor, Tensor]]:
-        """Pairs of views (to, from): together, all patches in the layout of ``_patches``."""
-        clients, channels, *_, batch = self.images.shape
-        cut = self._padded.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 5, 6, 2, 3, 4)
-        if not by_quarter:
-            return [(self._patches.view(clients, channels, size, size, rows, columns, batch), cut)]
-        parts = self._patches.view(clients, channels, size, size, 2, 2, rows // 2, columns // 2, batch)
-        return [
-            (parts[:, :, :, :, row, column], cut[:, :, :, :, row::2, column::2]) for row in (0, 1) for column in (0, 1)
-        ]
-
-    def cut(self) -> None:
-        """Takes the patches of what is in ``images`` now."""
-        if self._padded is not self.images:
-            self._inside.copy_(self.images)
-        for to, source in self._cuts:
-            to.copy_(source)
-
-    def forward(self, own: Sequence[Tensor], counted: Tensor | None) -> None:
-        """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters."""
-        del counted
-        kernel, *bias = own
-        torch.bmm(kernel.flatten(2), self._patches, out=self._summed)
-        if self._pooled:
-            self._pool.forward(self._quarters)
-        if bias:
-            self.result += bias[0][:, :, None, None, None]
-        if self._rectified:
-            self.result.clamp_min_(0)
-
-    def backward(self, own: Sequence[Tensor], gradient: Tensor) -> list[Tensor]:
-        """Gradients of our ``own`` parameters; fills ``of_images``, where there is one."""
-        kernel, *bias = own
-        if self._rectified:
-            gradient = _rectified_gradient(gradient, self.result)
-        of_bias = [gradient.sum((2, 3, 4)) for _ in bias]
-        self._spread(gradient)
-        torch.bmm(self._of_summed, self._patches_by_column, out=self._of_kernel)
-        self._back_to_images(kernel.flatten(2), self._of_summed)
-        return [self._of_kernel.view(kernel.shape), *of_bias]
-
-    def _spread(self, gradient: Tensor) -> None:
-        """Fills ``_of_summed``: through the pool, if there is one."""
-        if self._pooled:
-            self._pool.backward(gradient, self._of_quarters)
-        else:
-            self._of_summed.view(gradient.shape).copy_(gradient)
-
-    def _back_to_images(self, kernel: Tensor, of_summed: Tensor) -> None:
-        if self.of_images is not None:
-            torch.bmm(kernel.transpose(1, 2), of_summed, out=self._of_patches)
-            self._of_padded.zero_()
-            for to, part in self._additions:
-                to += part
-
-
-class _NormedConvolution(_Convolution):
-    """With a norm by each client's own batch, between the convolution and what follows.
-
-    ``counted`` (clients, batch) has a 1 for each example and a 0 for what pads a batch, or is None: all are examples.
-    What pads must come as zeros, but for the first layer, and its gradient leaves with anything in it.
-    """
-
-    def __init__(self, images: Tensor, layer: nn.Conv2d, following: Sequence[nn.Module], *, is_first: bool) -> None:
-        super().__init__(images, layer, following, is_first=is_first)
-        self._constant = cast(nn.BatchNorm2d, following[0]).eps
-        self._is_first, self._centred = is_first, False
-        # What the norm's scale and shift are for: the largest of each pool, or all.
-        self._before = self.result
-        self.result, self._product = torch.empty_like(self._before), torch.empty_like(self._before)
-        self._of_result = torch.empty_like(self._before)
-        self._across = self._of_kernel.new_empty(self._of_kernel.transpose(1, 2).shape)
-
-    def cut(self) -> None:
-        """Takes the patches of what is in ``images`` now."""
-        super().cut()
-        self._centred = False
-
-    def forward(self, own: Sequence[Tensor], counted: Tensor | None) -> None:
-        """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters; no bias counts."""
-        kernel, scale, shift = own[0], own[-2], own[-1]
-        self._sign = torch.where(scale < 0, -1.0, 1.0).to(scale.dtype)
-        self._kernel = kernel.flatten(2) * self._sign.unsqueeze(2)
-        if self._is_first and not self._centred:
-            self._share = self._centre(self._patches, counted)
-            self._centred = True
-        torch.bmm(self._kernel, self._patches, out=self._summed)
-        if not self._is_first:
-            self._share = self._centre(self._summed, counted)
-        squares = torch.linalg.vector_norm(self._summed, dim=2).square_()
-        self._inverse_std = squares.mul_(self._share).add_(self._constant).rsqrt_()
-        self._slope = self._inverse_std * scale.abs()
-        if self._pooled:
-            self._pool.forward(self._quarters)
-            # A scale of 0 makes equals of all.
-            if scale.device.type != "cpu" or not scale.all():
-                self._pool.take_first((scale == 0)[:, :, None, None, None], self._quarters)
-        torch.addcmul(shift[:, :, None, None, None], self._before, self._slope[:, :, None, None, None], out=self.result)
-        if self._rectified:
-            self.result.clamp_min_(0)
-
-    def backward(self, own: Sequence[Tensor], gradient: Tensor) -> list[Tensor]:
-        """Gradients of our ``own`` parameters; fills ``of_images``, where there is one."""
-        if self._rectified:
-            torch.ops.aten.threshold_backward(gradient, self.result, 0, grad_input=self._of_result)
-            gradient = self._of_result
-        of_shift = gradient.sum((2, 3, 4))
-        torch.mul(gradient, self._before, out=self._product)
-        of_scale = self._product.sum((2, 3, 4)).mul_(self._inverse_std)
-        self._spread(gradient)
-        # Of the sums, but for the slope; theirs are not needed any more.
-        of_summed = self._summed
-        along = self._inverse_std * self._share * of_scale
-        torch.addcmul(self._of_summed, of_summed, along.unsqueeze(2), value=-1, out=of_summed)
-        if not self._is_first:
-            of_summed -= (of_shift * self._share).unsqueeze(2)
-        # Twice as fast as the other way round, for which models without a norm have kept their bytes.
-        torch.bmm(self._patches, of_summed.transpose(1, 2), out=self._across)
-        torch.mul(self._across.transpose(1, 2), (self._slope * self._sign).unsqueeze(2), out=self._of_kernel)
-        self._back_to_images(self._kernel.mul_(self._slope.unsqueeze(2)), of_summed)
-        of_bias = [torch.zeros_like(bias) for bias in own[1:-2]]
-        return [self._of_kernel.view(own[0].shape), *of_bias, of_scale.mul_(self._sign), of_shift]
-
-    @staticmethod
-    def _centre(values: Tensor, counted: Tensor | None) -> Tensor | float:
-        """Makes the means of ``values`` (clients, rows, positions * batch) zero; what share each has in a mean."""
-        if counted is None:
-            values -= values.mean(2, keepdim=True)
-            return 1 / values.shape[2]
-        clients, batch = counted.shape
-        positions = values.shape[2] // batch
-        mask = counted.unsqueeze(1).expand(clients, positions, batch).reshape(clients, 1, -1)
-        share = 1 / (positions * counted.sum(1, keepdim=True))
-        values *= mask
-        values.addcmul_(values.sum(2, keepdim=True) * share.unsqueeze(2), mask, value=-1)
-        return share
-
-
-def _quarters(values: Tensor, rows: int, columns: int, batch: int, by_quarter: bool) -> tuple[Tensor, ...]:
-    """Four views of (clients, outputs, positions * batch): the values that meet in each pool."""
-    clients, outputs, _ = values.shape
-    if by_quarter:
-        return values.view(clients, outputs, 4, rows // 2, columns // 2, batch).unbind(2)
-    whole = values.view(clients, outputs, rows, columns, batch)[:, :, : rows // 2 * 2, : columns // 2 * 2]
-    return tuple(whole[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1))
-
-
 class _Blocks(threading.local):
     """One thread's memory."""
 
     def __init__(self) -> None:
-        self.by_shape: dict[tuple[torch.Size, torch.dtype], list[_Convolution]] = {}
+        self.by_shape: dict[tuple[torch.Size, torch.dtype], list[Convolution]] = {}
 
 
 class LayeredModel:
@@ -326,7 +97,7 @@ class LayeredModel:
         own_weights = sum(len(list(layer.parameters())) for layer in model) == len(list(model.parameters()))
         return own_weights and _ORDER.fullmatch(letters) is not None
 
-    def prepare(self, inputs: Tensor) -> list[_Convolution]:
+    def prepare(self, inputs: Tensor) -> list[Convolution]:
         """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
         kept = self._blocks.by_shape
         key = (inputs.shape, inputs.dtype)
@@ -335,11 +106,11 @@ class LayeredModel:
             # A cohort has blocks of two sizes at most; more would be another cohort's.
             if len(kept) >= 2:
                 kept.clear()
-            made: list[_Convolution] = []
+            made: list[Convolution] = []
             for layer, following in self._convolutions:
                 entering = made[-1].result if made else inputs.new_empty(images.shape)
                 normed = bool(following) and type(following[0]) is nn.BatchNorm2d
-                kind = _NormedConvolution if normed else _Convolution
+                kind = NormedConvolution if normed else Convolution
                 made.append(kind(entering, layer, following, is_first=not made))
             kept[key] = made
         layers = kept[key]
@@ -350,7 +121,7 @@ class LayeredModel:
     def gradients(
         self,
         parameters: Sequence[Tensor],
-        prepared: list[_Convolution],
+        prepared: list[Convolution],
         labels: Tensor,
         weights: Tensor,
         keys: Keys = None,
@@ -400,7 +171,7 @@ class LayeredModel:
             entered.append(hidden.clamp_min_(0) if rectified else hidden)
         gradient = loss_gradient(entered[-1], labels, weights)
         if self._rectified[-1]:
-            gradient = _rectified_gradient(gradient, entered[-1])
+            gradient = rectified_gradient(gradient, entered[-1])
         gradients: list[Tensor] = []
         for index in reversed(range(len(dense))):
             matrix, *bias = dense[index]
@@ -408,7 +179,7 @@ class LayeredModel:
             gradients = [torch.bmm(gradient.transpose(1, 2), entered[index]), *of_bias, *gradients]
             gradient = torch.bmm(gradient, matrix)
             if index and self._rectified[index - 1]:
-                gradient = _rectified_gradient(gradient, entered[index])
+                gradient = rectified_gradient(gradient, entered[index])
         return gradient, gradients
 
 
