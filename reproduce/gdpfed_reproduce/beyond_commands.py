@@ -3,6 +3,7 @@
 Place: tables of `gdpfed_reproduce/beyond.py` -> jobs -> batch -> records. The same command goes on where it was.
 """
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 
 from gdpfed.cli import options
 from gdpfed.cli.show import console, print_json, table
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, expect_word
 from gdpfed.runs.stamp import STAMP
 from gdpfed_reproduce.batch import Job
 from gdpfed_reproduce.beyond import TABLES, Table, cells_of_table, table_of
@@ -37,6 +38,14 @@ def _wanted(tables: Sequence[Table], seeds: int | None) -> list[tuple[Cell, Job]
     return wanted
 
 
+def _with_rows(whole: Table, rows: str) -> Table:
+    """The table with these rows alone."""
+    names = [name.strip() for name in rows.split(";") if name.strip()]
+    for name in names:
+        expect_word(f"a row of {whole.name} among", name, whole.rows)
+    return dataclasses.replace(whole, rows={name: whole.rows[name] for name in names}) if names else whole
+
+
 def _asked(out: Path, records: Path | None, workers: int | None, data_dir: Path | None, as_json: bool) -> Asked:
     return asked_of(
         (),
@@ -53,6 +62,7 @@ def _asked(out: Path, records: Path | None, workers: int | None, data_dir: Path 
 
 def beyond(
     tables: Annotated[str, typer.Option("--tables", help="Tables, separated by commas.")] = ",".join(TABLES),
+    rows: Annotated[str, typer.Option("--rows", help="Rows of the tables, separated by ';'. Default: all.")] = "",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Only so many of each table's seeds.")] = None,
     out: Out = OUT,
     records: Records = None,
@@ -64,13 +74,13 @@ def beyond(
     the same command goes on."""
     if seeds is not None and seeds < 1:
         raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
-    chosen = [table_of(name.strip()) for name in tables.split(",")]
+    chosen = [_with_rows(table_of(name.strip()), rows) for name in tables.split(",")]
     asked = _asked(out, records, workers, data_dir, as_json)
     make_runs(asked, _wanted(chosen, seeds))
     found = {(record.experiment, record.dataset, record.column): record for record in load_records(asked.records)}
     if as_json:
-        rows = [_row(record) for record in found.values() if record.experiment in {each.name for each in chosen}]
-        print_json({"stamp": STAMP, "rows": rows})
+        kept = [_row(record) for record in found.values() if record.experiment in {each.name for each in chosen}]
+        print_json({"stamp": STAMP, "rows": kept})
         return
     shown = console()
     for each in chosen:
