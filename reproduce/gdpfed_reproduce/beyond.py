@@ -236,7 +236,7 @@ def _autos() -> Iterator[Table]:
             rows={AUTO_ROW: _one(recipe, "auto"), UNIFORM: _one(recipe, "auto", rates="uniform")},
             seeds=_EVERYONE,
         )
-        rates = (0.005, 0.01, 0.02, 0.05, 0.1) if name == "features" else (0.05, 0.1, 0.2)
+        rates = (0.005, 0.01, 0.02, 0.05, 0.1) if name == "features" else (0.05, 0.1, 0.2, 0.4)
         yield Table(
             name=f"auto-{name}-rates",
             title=f"Nothing tuned: {words}, other local learning rates",
