@@ -2,8 +2,9 @@
 
     python examples/own_model.py
 
-Any torch.nn.Module without running statistics (no BatchNorm: its statistics would escape the clip). A client is a pair
-of tensors. It is a simulation: the noise follows from the seed, so that the result is reproducible and no release.
+Any torch.nn.Module without running statistics (BatchNorm only with track_running_stats=False: they would escape the
+clip). A client is a pair of tensors. It is a simulation: the noise follows from the seed, so that the result is
+reproducible and no release.
 """
 
 import torch

@@ -79,7 +79,8 @@ def beyond(
     make_runs(asked, _wanted(chosen, seeds))
     found = {(record.experiment, record.dataset, record.column): record for record in load_records(asked.records)}
     if as_json:
-        kept = [_row(record) for record in found.values() if record.experiment in {each.name for each in chosen}]
+        wanted = {(each.name, row) for each in chosen for row in each.rows}
+        kept = [_row(record) for record in found.values() if (record.experiment, record.column) in wanted]
         print_json({"stamp": STAMP, "rows": kept})
         return
     shown = console()

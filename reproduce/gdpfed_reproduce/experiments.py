@@ -164,9 +164,9 @@ def _step(rate: float) -> Column:
 
 
 def _without_batches(task: Task) -> Task:
-    """The presets' networks whose layers are not normalised by the statistics of each batch."""
-    other = {"svhn": ("cnn3", None), "cifar10": ("resnet18", 16)}
-    return _model(*other[task.training.dataset])(task)
+    """A network like the preset's, whose layers are not normalised by the statistics of each batch."""
+    other = {"svhn": "cnn3", "cifar10": "resnet18"}[task.training.dataset]
+    return _model(other, task.training.model_width)(task)
 
 
 def _every_position(task: Task) -> Task:
@@ -259,6 +259,8 @@ def _by_columns(
     methods: Sequence[Method],
     change: Callable[[Any], Column],
     mark: str,
+    *,
+    datasets: Sequence[str] = tuple(PRESETS),
 ) -> Experiment:
     """An experiment whose columns are those of a table of the paper."""
     values = paper_tables()[table]["columns"]
@@ -270,6 +272,7 @@ def _by_columns(
         methods=methods,
         columns={label: change(value) for label, value in zip(labels, values, strict=True)},
         paper=_column_figure(table, labels),
+        datasets=datasets,
     )
 
 
@@ -339,6 +342,8 @@ def _experiments() -> dict[str, Experiment]:
             "heterogeneity", "Clients with different data", "Dirichlet concentration",
             "data_heterogeneity_cifar10", _methods("fedavg", "dp-fedavg", "idp-fedavg", "gdpfed+", "pooled"),
             _heterogeneity, "",
+            # The roles of plays have their own words already.
+            datasets=("fmnist", "svhn", "cifar10"),
         ),
     ]  # fmt: skip
     return {experiment.name: experiment for experiment in listed}

@@ -185,7 +185,8 @@ def test_another_model_has_another_width() -> None:
     """The preset's width is for its own model: one without a width could not be built with it."""
     from gdpfed.cli.options import Asked
 
-    assert Asked(stated={}).task("cifar10").training.model_width == 16
-    assert Asked(stated={"model": "resnet18"}).task("cifar10").training.model_width == 16
+    assert Asked(stated={}).task("cifar10").training.model_width == 8
+    assert Asked(stated={"model": "resnet18-batch"}).task("cifar10").training.model_width == 8
+    assert Asked(stated={"model": "resnet18"}).task("cifar10").training.model_width is None
     assert Asked(stated={"model": "public-image"}).task("cifar10").training.model_width is None
     assert Asked(stated={"model": "resnet18", "model_width": 8}).task("cifar10").training.model_width == 8

@@ -188,10 +188,10 @@ def test_one_process_runs_a_folder(here: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("delay", [0.03, 0.06, 0.1, 0.15, 0.25])
 def test_an_early_interrupt_has_no_traceback(here: Path, delay: float) -> None:
-    """Within Python's own start nothing of ours runs; after it, one line and 130."""
+    """Within Python's own start nothing of ours runs; after it, in the midst of imports too, one line and 130."""
     started = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush()\n"
-         "from gdpfed.__main__ import main; main()", "train", "tiny.toml"],
+        [sys.executable, "-c", "import sys; from gdpfed.__main__ import main\n"
+         "sys.stdout.write('up'); sys.stdout.flush(); main()", "train", "tiny.toml"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "GDPFED_CACHE": "off"},
     )  # fmt: skip
     assert started.stdout is not None

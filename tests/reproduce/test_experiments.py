@@ -85,8 +85,10 @@ def test_columns_change_what_they_say() -> None:
     assert tasks("preferences")["1:4:1"].task.budgets_source == "119@0.5,476@1.5,119@3"
     assert tasks("budgets")["0.75x"].task.budgets_source == "238@0.375,238@1.125,238@2.25"
     assert tasks("clipping")["1.25x"].task.settings.clip_norm == 1.25
-    assert tasks("heterogeneity")["0.3"].task.training.partition == "dirichlet"
-    assert tasks("heterogeneity")["0.3"].task.training.concentration == 0.3
+    unequal = {cell.column: cell for cell in cells_of(EXPERIMENTS["heterogeneity"], "cifar10")}
+    assert unequal["0.3"].task.training.partition == "dirichlet"
+    assert unequal["0.3"].task.training.concentration == 0.3
+    assert not cells_of(EXPERIMENTS["heterogeneity"], "shakespeare")
     assert tasks("sparsification")["0.1,0.3,0.5"].task.settings.keep == (0.1, 0.3, 0.5)
     reweighted = [cell for cell in cells_of(EXPERIMENTS["main"], "fmnist") if cell.method.weights]
     assert [cell.task.settings.weights for cell in reweighted] == ["inverse-variance"] * 2

@@ -47,6 +47,24 @@ def test_own_model_and_data() -> None:
         assert torch.equal(one, other)
 
 
+def test_a_norm_is_never_asked_about_one_example() -> None:
+    """Test sets are judged in batches of 250; what a norm makes of the last example alone would be an error."""
+    generator = torch.Generator().manual_seed(0)
+    norm = torch.nn.BatchNorm1d(4, track_running_stats=False)
+    inputs = torch.randn(251, 5, generator=generator)
+    trained = gdpfed.train(
+        model=torch.nn.Sequential(torch.nn.Linear(5, 4), norm, torch.nn.Linear(4, 2)),
+        clients=clients(20, generator),
+        budgets=gdpfed.parse_compact("20@8"),
+        settings=gdpfed.PlanSettings(method="pooled", num_rounds=2, participation=0.3),
+        local=gdpfed.LocalTraining(learning_rate=0.5, batch_size=4, local_steps=3),
+        test=(inputs, (inputs[:, 0] > 0).long()),
+        seed=1,
+        num_workers=1,
+    )
+    assert len(trained.accuracies) == 2
+
+
 def test_refusals() -> None:
     generator = torch.Generator().manual_seed(0)
     normed = torch.nn.Sequential(torch.nn.Linear(5, 2), torch.nn.BatchNorm1d(2))

@@ -336,7 +336,8 @@ def test_impossible_data_is_refused() -> None:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(196, 5), nn.BatchNorm1d(5, track_running_stats=False))
     alone = dataclasses.replace(fine, members=[np.arange(3), np.arange(1)])
     mean = LocalTraining(loss=loss_of(nn.functional.cross_entropy))
-    CohortTrainer(flat, fine, mean, num_workers=1).close()
+    for local in (mean, LocalTraining()):
+        CohortTrainer(flat, fine, local, num_workers=1).close()
     with pytest.raises(InputError, match="more than 1 value per channel"):
         CohortTrainer(flat, alone, mean, num_workers=1)
     with pytest.raises(InputError, match="fails on the first example, of shape"):

@@ -40,14 +40,15 @@ def judged(
 
     def judge(start: int) -> tuple[float, float | None, Tensor]:
         with torch.no_grad():
-            wanted = targets[start : start + _BATCH]
-            outputs = model(inputs[start : start + _BATCH])
+            end = start + _BATCH if start + _BATCH + 1 < len(targets) else len(targets)
+            wanted = targets[start:end]
+            outputs = model(inputs[start:end])
             total = float(loss.function(outputs, wanted).double().sum()) * (len(wanted) if loss.is_mean else 1)
             shares = loss.right(outputs, wanted)
             return total, None if shares is None else float(shares.sum()), outputs
 
     with _evaluating(model):
-        totals, shares, parts = zip(*trainer.map(judge, range(0, len(targets), _BATCH)), strict=True)
+        totals, shares, parts = zip(*trainer.map(judge, _starts(len(targets))), strict=True)
     outputs = torch.cat(parts)
     mean_loss = math.fsum(totals) / len(targets)
     has_answers = None not in shares
@@ -58,6 +59,11 @@ def judged(
         measure="accuracy" if has_answers else LOSS_REMOVED,
         metrics=metric_values(metrics, outputs, targets) or None,
     )
+
+
+def _starts(number: int) -> range:
+    """Of the batches. The last one takes a single example that would be left: a norm needs two."""
+    return range(0, max(1, number - 1), _BATCH)
 
 
 def compared_with_start(found: Evaluation, start_loss: float) -> Evaluation:

@@ -222,7 +222,8 @@ def refuse_running_statistics(model: nn.Module) -> None:
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
             raise PrivacyError(
                 f"{type(module).__name__} at {name or 'the top'!r} keeps running statistics of a client's data, which "
-                f"no clip bounds: replace it by nn.GroupNorm(num_groups, num_channels)"
+                f"no clip bounds: replace it by nn.GroupNorm(num_groups, num_channels), or give it "
+                f"track_running_stats=False"
             )
     buffers = [name for name, _ in model.named_buffers()]
     if buffers:

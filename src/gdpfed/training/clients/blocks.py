@@ -132,11 +132,9 @@ def _checked_loss(model: nn.Module, data: ClientData, local: LocalTraining) -> L
     if not trained_parameters(model):
         raise InputError("expected a model with something to train, got none with requires_grad=True")
     loss = local.loss
-    inputs, targets = data.inputs[:1], data.labels[:1]
-    fewest = min(local.batch_size, *(len(indices) for indices in data.members))
-    if loss.kind == "any":
-        # Two tell a loss for each example from a mean.
-        inputs, targets = (torch.cat([part, part]) for part in (inputs, targets))
+    fewest = min(2, local.batch_size, *(len(indices) for indices in data.members))
+    # Two tell a loss for each example from a mean, and are what a norm needs.
+    inputs, targets = (torch.cat([part[:1], part[:1]]) for part in (data.inputs, data.labels))
     try:
         with torch.no_grad():
             outputs = copy.deepcopy(model).eval()(inputs)
