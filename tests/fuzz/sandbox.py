@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import urllib3.util.connection
+import uvicorn
+
 SECONDS = 10
 # Where processes share a machine, an honest input may wait for its turn.
 _SECONDS_ON_THE_CLOCK = 240
@@ -303,6 +306,10 @@ def watched() -> Iterator[None]:
             (socket.socket, "connect", stop("connects")),
             (socket, "getaddrinfo", stop("connects")),
             (loop, "run_round", one_round),
+            # It tries a socket when it is imported, by whomever.
+            (urllib3.util.connection, "HAS_IPV6", False),
+            # It sets up logging for a process of its own, and closes what this one writes to.
+            (uvicorn, "run", stop("listens")),
             (tempfile, "tempdir", str(Path("tmp").absolute())),
         ]
         for patch in patches:
