@@ -21,6 +21,7 @@ from gdpfed.report.pictures import paper_style, save_figure
 from gdpfed.tasks.catalogue import public_data_of
 from gdpfed.tasks.task import load_task
 from gdpfed_reproduce.beyond import (
+    AUTO_CHARACTERS,
     AUTO_PAPER,
     AUTO_PLAIN,
     AUTO_ROW,
@@ -275,11 +276,12 @@ def _parts(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
             if row != AUTO_ROW and any(row in found for found in both):
                 gains = [_difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
                 rows.append((f"{row}{words}", *gains))
-    for dataset in ("svhn", "cifar10"):
+    for dataset in ("svhn", "cifar10", "shakespeare"):
         found = tables[f"auto-{dataset}", dataset]
-        if AUTO_ROW in found and AUTO_PLAIN in found:
-            words = f"{AUTO_PLAIN}, on {load_task(dataset).title}"
-            rows.append((words, _difference(found[AUTO_ROW], found[AUTO_PLAIN]), ""))
+        for plain in (AUTO_PLAIN, AUTO_CHARACTERS):
+            if AUTO_ROW in found and plain in found:
+                words = f"{plain}, on {load_task(dataset).title}"
+                rows.append((words, _difference(found[AUTO_ROW], found[plain]), ""))
     return markdown_table(("the row without a part of auto", "auto gains, features", "auto gains, the CNN"), rows)
 
 

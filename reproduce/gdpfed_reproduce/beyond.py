@@ -22,6 +22,7 @@ from gdpfed.tasks.task import Task, load_task
 from gdpfed_reproduce.experiments import Cell, Method
 from gdpfed_reproduce.recipes import (
     AUTO,
+    CHARACTERS,
     CHOSEN,
     CNN,
     EARLIER_CNN,
@@ -40,9 +41,9 @@ from gdpfed_reproduce.recipes import (
 )
 
 __all__ = [
-    "AGAINST_SERVER", "AUTO_PAPER", "AUTO_PLAIN", "AUTO_ROW", "AUTO_WITHOUT", "CORRELATED", "NO_BUDGET",
-    "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN", "PAPER_TUNED", "PLAIN_SERVER", "POPULATIONS", "SAME_CLIP", "SAME_SERVER",
-    "SEEDS", "TABLES", "TUNING", "TUNING_SEED", "UNIFORM", "VALIDATION", "Table", "cells_of_table", "table_of",
+    "AGAINST_SERVER", "AUTO_CHARACTERS", "AUTO_PAPER", "AUTO_PLAIN", "AUTO_ROW", "AUTO_WITHOUT", "CORRELATED",
+    "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN", "PAPER_TUNED", "PLAIN_SERVER", "POPULATIONS", "SAME_CLIP",
+    "SAME_SERVER", "SEEDS", "TABLES", "TUNING", "TUNING_SEED", "UNIFORM", "VALIDATION", "Table", "cells_of_table", "table_of",
 ]  # fmt: skip
 
 SEEDS = 5
@@ -66,6 +67,7 @@ CORRELATED = f"{AGAINST_SERVER}, correlated noise"
 AUTO_ROW = "auto"
 AUTO_PAPER = "gdpfed+ (RDP) with the settings of auto"
 AUTO_PLAIN = "auto, scattering features"
+AUTO_CHARACTERS = "auto, the last characters"
 UNIFORM = "auto, uniform rates"
 AUTO_WITHOUT = "fedavg, same features"
 
@@ -260,10 +262,9 @@ def _autos() -> Iterator[Table]:
         seeds=_EVERYONE[:3],
     )
     for dataset, (name, words) in _ADVISED.items():
-        rows = _auto(AUTO[name])
-        if name != "words":
-            without = dataclasses.replace(FEDAVG.get(dataset, OTHERS[dataset]), model=AUTO[name].model)
-            rows = {**rows, AUTO_PLAIN: _one(AUTO["features"], "auto"), AUTO_WITHOUT: _one(without, "fedavg")}
+        without = dataclasses.replace(FEDAVG.get(dataset, OTHERS[dataset]), model=AUTO[name].model, width=None)
+        plain = (AUTO_CHARACTERS, CHARACTERS) if name == "words" else (AUTO_PLAIN, AUTO["features"])
+        rows = {**_auto(AUTO[name]), plain[0]: _one(plain[1], "auto"), AUTO_WITHOUT: _one(without, "fedavg")}
         yield Table(
             name=f"auto-{dataset}",
             title=f"Nothing tuned: {words}",

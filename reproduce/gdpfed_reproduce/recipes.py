@@ -14,6 +14,7 @@ from gdpfed.tasks.task import Task
 
 __all__ = [
     "AUTO",
+    "CHARACTERS",
     "CHOSEN",
     "CNN",
     "EARLIER_CNN",
@@ -121,6 +122,9 @@ AUTO: Mapping[str, Recipe] = {
     "public text": Recipe(model="public-text", learning_rate=0.2, clip_norm=1.0),
     "public images": Recipe(model="public-image", learning_rate=10.0, clip_norm=1.0),
 }
+
+# On text, with less than `--auto` advises.
+CHARACTERS = Recipe(model="char-linear", width=3, learning_rate=0.2, clip_norm=1.0)
 
 CHOSEN = ("learning_rate", "clip_norm", "server_learning_rate", "averaging")
 
