@@ -43,7 +43,8 @@ from gdpfed_reproduce.recipes import (
 __all__ = [
     "AGAINST_SERVER", "AUTO_CHARACTERS", "AUTO_PAPER", "AUTO_PLAIN", "AUTO_ROW", "AUTO_WITHOUT", "CORRELATED",
     "NO_BUDGET", "OWN_SETTINGS", "PAPER", "PAPER_CHOSEN", "PAPER_TUNED", "PLAIN_SERVER", "POPULATIONS", "SAME_CLIP",
-    "SAME_SERVER", "SEEDS", "TABLES", "TUNING", "TUNING_SEED", "UNIFORM", "VALIDATION", "Table", "cells_of_table", "table_of",
+    "SAME_SERVER", "SEEDS", "TABLES", "TUNING", "TUNING_SEED", "UNIFORM", "VALIDATION", "Table", "cells_of_table",
+    "table_of",
 ]  # fmt: skip
 
 SEEDS = 5
