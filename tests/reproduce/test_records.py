@@ -105,10 +105,10 @@ def test_damaged_record_is_refused(field: str, tmp_path: Path) -> None:
 def test_differences_in_words() -> None:
     expected = config_of(cells_of(EXPERIMENTS["main"], "cifar10")[0].task)
     short = cells_of(EXPERIMENTS["main"], "cifar10", Scale(num_rounds=3, participation=0.04))[0].task
-    short = dataclasses.replace(short, training=dataclasses.replace(short.training, model_width=8, evaluate_every=1))
+    short = dataclasses.replace(short, training=dataclasses.replace(short.training, model_width=16, evaluate_every=1))
     assert differences(expected, expected) == []
     assert differences(config_of(short), expected) == [
-        "model_width 8, not 16", "3 of 100 rounds", "participation 0.04, not 0.1",
+        "model_width 16, not 8", "3 of 100 rounds", "participation 0.04, not 0.1",
     ]  # fmt: skip
 
 
