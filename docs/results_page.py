@@ -141,8 +141,8 @@ def _who_guesses(rows: Rows) -> str:
     printed = {row.label: row.paper.mean for row in rows["shakespeare"] if row.paper is not None}
     low, *_, high = sorted(printed[name] for name in ("dp-fedavg", "pfa", "idp-fedavg", "gdpfed"))
     return (
-        f"Of all characters {padding:.1f} % are padding; who knows that, and else guesses a space, is right at "
-        f"{guessing:.2f} %. The paper's dp-fedavg, pfa, idp-fedavg and gdpfed have {low:.2f} to {high:.2f} %."
+        f"{padding:.1f} % are padding; who knows that and guesses spaces has {guessing:.2f} %. The paper's dp-fedavg, "
+        f"pfa, idp-fedavg and gdpfed have {low:.2f} to {high:.2f} %."
     )
 
 
