@@ -242,7 +242,7 @@ def test_layers_equal_autograd_in_ties() -> None:
 def test_layers_equal_autograd_in_ties_of_a_norm(scale: float) -> None:
     """Whole numbers again, with means that are whole too; a norm that turns its maps over, and one that makes equals of
     all."""
-    # One of a few hundred draws ties by rounding, in PyTorch or here: always the same one, not whatever was drawn before.
+    # Some rare draw ties by rounding, in PyTorch or here: always the same one, not whatever was drawn before.
     torch.manual_seed(0)
     first = convolutions(nn.Conv2d(1, 3, 3), norm(3), nn.MaxPool2d(2), nn.ReLU(), flat=27)
     second = convolutions(
