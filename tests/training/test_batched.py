@@ -242,8 +242,6 @@ def test_layers_equal_autograd_in_ties() -> None:
 def test_layers_equal_autograd_in_ties_of_a_norm(scale: float) -> None:
     """Whole numbers again, with means that are whole too; a norm that turns its maps over, and one that makes equals of
     all."""
-    # Some rare draw ties by rounding, in PyTorch or here: always the same one, not whatever was drawn before.
-    torch.manual_seed(0)
     first = convolutions(nn.Conv2d(1, 3, 3), norm(3), nn.MaxPool2d(2), nn.ReLU(), flat=27)
     second = convolutions(
         nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), norm(2), nn.ReLU(), nn.MaxPool2d(2), flat=2
@@ -252,6 +250,8 @@ def test_layers_equal_autograd_in_ties_of_a_norm(scale: float) -> None:
     for model, place in ((first, 2), (second, 4)):
         parameters = [part.detach().double().mul(10).round() for part in stacked(model)]
         parameters[place][:] = torch.tensor([scale, 2, -3])[: parameters[place].shape[1]]
+        # Never at the edge of the ReLU: where the mean is 0, PyTorch's rounding lets a gradient through.
+        parameters[place + 1] += 0.5
         together = batched_model(model)
         assert isinstance(together, LayeredModel)
         check_padded(together, model.double(), parameters, inputs, sizes=[BATCH] * CLIENTS)
