@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from gdpfed.errors import InputError
 from gdpfed.tasks.losses import CROSS_ENTROPY, loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
+from gdpfed.training.clients import batched
 from gdpfed.training.clients.batched import BatchedModel, _AnyModule, batched_model
 from gdpfed.training.clients.layers import LayeredModel
 
@@ -224,6 +226,22 @@ def test_batched_equals_single(name: str) -> None:
 def test_batched_equals_single_in_float32(name: str) -> None:
     make, inputs = {**LAYERS, **ANY}[name]
     check_equal(make(), inputs, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("edge", "is_alone"), [(16, False), (72, True)])
+def test_large_images_go_alone(edge: int, is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same gradients; and by another way, since a ResNet takes a third longer by the wrong one."""
+    taken: list[bool] = []
+    alone = batched._alone
+
+    def watched(*arguments: Any) -> Tensor:
+        taken.append(True)
+        return alone(*arguments)
+
+    monkeypatch.setattr(batched, "_alone", watched)
+    layers = [nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)]
+    check_equal(nn.Sequential(*layers), images(2, edge, edge))
+    assert bool(taken) == is_alone
 
 
 def test_layers_equal_autograd_in_ties() -> None:

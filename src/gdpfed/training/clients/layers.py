@@ -63,6 +63,7 @@ class LayeredModel:
 
     # Beyond, their memory leaves the caches; below, the calls cost more than the work.
     block_clients = 4
+    _NORMED_BLOCK_CLIENTS = 2
     takes_keys = False
 
     def __init__(self, model: nn.Sequential) -> None:
@@ -85,6 +86,8 @@ class LayeredModel:
         groups += [[layer] for layer in layers[flat:] if type(layer) is nn.Linear]
         self._counts = [sum(len(list(layer.parameters())) for layer in group) for group in groups]
         self._normed = any(type(layer) is nn.BatchNorm2d for layer in layers)
+        if self._normed:
+            self.block_clients = self._NORMED_BLOCK_CLIENTS
         self._blocks = _Blocks()
 
     @staticmethod
