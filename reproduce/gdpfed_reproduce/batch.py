@@ -33,6 +33,7 @@ from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
 from gdpfed.privacy.cache import code_hash
 from gdpfed.runs.folder import is_finished
 from gdpfed.tasks.task import Task, task_to_toml
+from gdpfed_reproduce.background import OthersAreBusy, lower_priority
 from gdpfed_reproduce.pool import Report, run_orders
 
 __all__ = [
@@ -88,12 +89,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Where runs are kept, and on how much of the machine they are made."""
+    """Where runs are kept, and on how much of the machine they are made; ``in_background`` they give way to others."""
 
     out: Path
     num_processes: int
     threads_each: int
     data_dir: Path | None = None
+    in_background: bool = False
 
 
 def cores_of(num_workers: int, *, num_runs: int) -> tuple[int, int]:
@@ -267,7 +269,10 @@ def train_jobs(jobs: Sequence[PlannedJob], batch: Batch) -> Iterator[Event]:
         (_train, (jobs[place], batch.out / "plans" / f"{jobs[place].plan}.toml", batch.threads_each, batch.data_dir))
         for place in places
     ]
-    for message in run_orders(orders, num_processes=batch.num_processes):
+    if batch.in_background:
+        lower_priority()
+    others = OthersAreBusy() if batch.in_background else None
+    for message in run_orders(orders, num_processes=batch.num_processes, gives_way=others):
         place = places[message.place]
         if message.is_last:
             yield Event(place=place, kind="finished", rounds=jobs[place].task.settings.num_rounds)

@@ -65,12 +65,6 @@ class Scale:
     num_rounds: int | None = None
     participation: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.name not in ("full", "smoke"):
-            raise InputError(
-                f"expected --scale full or smoke, got {self.name!r}{suggestion(self.name, ('full', 'smoke'))}"
-            )
-
 
 FULL = Scale()
 SMOKE = Scale(name="smoke")

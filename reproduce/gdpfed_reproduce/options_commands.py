@@ -3,31 +3,57 @@
 Place: options -> cells and jobs.
 """
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gdpfed.errors import InputError, suggestion
-from gdpfed.tasks.task import PRESETS
+from gdpfed.errors import InputError, expect_word, suggestion
+from gdpfed.tasks.task import PRESETS, Task
 from gdpfed_reproduce.batch import Job, PlannedJob, finished_seconds
 from gdpfed_reproduce.estimate import Cost, cost_of
 from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, Scale, cells_of, experiment_of
-from gdpfed_reproduce.records import load_timing
+from gdpfed_reproduce.records import config_of, load_records, load_timing
 from gdpfed_reproduce.without_training import check_datasets
 
 __all__ = [
-    "ALL", "OUT", "Asked", "Columns", "DataDir", "Datasets", "Methods", "Out", "Participation", "Records", "Rounds",
-    "ScaleName", "Seeds", "Workers", "asked_of", "costs_of", "records_folder", "wanted_of",
+    "ALL",
+    "ORDER",
+    "OUT",
+    "Asked",
+    "Background",
+    "Columns",
+    "DataDir",
+    "Datasets",
+    "Methods",
+    "Missing",
+    "Order",
+    "Out",
+    "Participation",
+    "Records",
+    "Rounds",
+    "ScaleName",
+    "Seeds",
+    "Workers",
+    "asked_of",
+    "costs_of",
+    "in_words_of_seeds",
+    "recorded_runs",
+    "records_folder",
+    "scale_of",
+    "settled",
+    "wanted_of",
 ]  # fmt: skip
 
 ALL = ",".join(PRESETS)
 _REPOSITORY_RECORDS = Path("reproduce") / "results"
 _MOST = 1000
-_SEEDS = {"full": 3, "smoke": 1}
+_SEEDS = {"full": "3", "smoke": "1"}
+ORDER = "experiment,seed,dataset,method,column"
 
 Datasets = Annotated[str, typer.Option("--datasets", help="Data sets, separated by commas.")]
 Methods = Annotated[
@@ -37,15 +63,33 @@ Columns = Annotated[
     str | None, typer.Option("--columns", help="Columns of the table, separated by ';'. Default: all of them.")
 ]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", help="How many seeds: 1, 2, ... Default: 3, as in the paper; 1 for smoke.")
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="How many seeds, 3 for 1 to 3; or which, separated by commas: '2,3'. Default: 3, as in the paper; 1 for "
+        "smoke.",
+    ),
 ]
 ScaleName = Annotated[
     str,
     typer.Option(
         "--scale",
-        help="'full': the paper's configuration. 'smoke': few rounds and clients, FMNIST on the embedded images; shows "
-        "that everything works, and no more.",
+        help="'paper': the paper's configuration. 'smoke': few rounds and clients, FMNIST on the embedded images; "
+        "shows that everything works, and no more.",
     ),
+]
+Order = Annotated[
+    str,
+    typer.Option(
+        "--order",
+        help="What changes slowest comes first, of experiment, dataset, method, column and seed; each in the order in "
+        "which it is named. Cells that are not the paper's come after all others.",
+    ),
+]
+Missing = Annotated[bool, typer.Option("--missing", help="Leave out runs that are recorded already.")]
+Background = Annotated[
+    bool,
+    typer.Option("--background", help="Give way to other work: lowest priority, and a run fewer while cores are busy."),
 ]
 Rounds = Annotated[
     int | None, typer.Option("--rounds", help="Fewer rounds than the paper's, where time is short; recorded as such.")
@@ -75,13 +119,16 @@ class Asked:
     datasets: tuple[str, ...]
     methods: tuple[str, ...] | None
     columns: tuple[str, ...] | None
-    seeds: int
+    seeds: tuple[int, ...]
     scale: Scale
     out: Path
     records: Path
     workers: int
     data_dir: Path | None
     as_json: bool
+    order: tuple[str, ...] = tuple(ORDER.split(","))
+    only_missing: bool = False
+    in_background: bool = False
 
 
 def records_folder(stated: Path | None, *, out: Path, scale: str = "full") -> Path:
@@ -96,20 +143,21 @@ def asked_of(
     datasets: str,
     methods: str | None = None,
     columns: str | None = None,
-    seeds: int | None,
+    seeds: str | None,
     scale: Scale,
     out: Path,
     records: Path | None,
     workers: int | None,
     as_json: bool,
     data_dir: Path | None = None,
+    order: str = ORDER,
+    only_missing: bool = False,
+    in_background: bool = False,
 ) -> Asked:
     """Checks the options."""
-    count = _SEEDS[scale.name] if seeds is None else seeds
     cores = (os.cpu_count() or 1) if workers is None else workers
-    for option, value in (("--seeds", count), ("--workers", cores)):
-        if not 1 <= value <= _MOST:
-            raise InputError(f"expected {option} from 1 to {_MOST}, got {option} {value}")
+    if not 1 <= cores <= _MOST:
+        raise InputError(f"expected --workers from 1 to {_MOST}, got --workers {cores}")
     experiments = [experiment_of(name) for name in names]
     labels = dict.fromkeys(method.label for experiment in experiments for method in experiment.methods)
     titles = dict.fromkeys(column for experiment in experiments for column in experiment.columns if column)
@@ -118,14 +166,55 @@ def asked_of(
         methods=_chosen("--methods", methods, labels, ","),
         columns=_chosen("--columns", columns, titles, ";"),
         datasets=check_datasets([name.strip() for name in datasets.split(",")]),
-        seeds=count,
+        seeds=_seeds_of(_SEEDS[scale.name] if seeds is None else seeds),
         scale=scale,
         out=out,
         records=records_folder(records, out=out, scale=scale.name),
         workers=cores,
         data_dir=data_dir,
         as_json=as_json,
+        order=_order_of(order),
+        only_missing=only_missing,
+        in_background=in_background,
     )
+
+
+def _seeds_of(stated: str) -> tuple[int, ...]:
+    """A number alone says how many."""
+    try:
+        numbers = tuple(int(part) for part in stated.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(1 <= number <= _MOST for number in numbers) or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"expected --seeds as how many, from 1 to {_MOST}, or as which, such as 2,3; got --seeds {stated}"
+        )
+    return numbers if len(numbers) > 1 else tuple(range(1, numbers[0] + 1))
+
+
+def scale_of(name: str, rounds: int | None = None, participation: float | None = None) -> Scale:
+    """As `--scale` names it; records call the paper's ``full``."""
+    expect_word("--scale among", name, ("paper", "smoke"))
+    return Scale(name="full" if name == "paper" else "smoke", num_rounds=rounds, participation=participation)
+
+
+def in_words_of_seeds(seeds: Sequence[int]) -> str:
+    """How many, or which."""
+    if list(seeds) == list(range(1, len(seeds) + 1)):
+        return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+
+
+def _order_of(stated: str) -> tuple[str, ...]:
+    """The named ones first, the others after them as usual."""
+    usual = tuple(ORDER.split(","))
+    named = tuple(part.strip() for part in stated.split(","))
+    for part in named:
+        if part not in usual or named.count(part) > 1:
+            raise InputError(
+                f"expected --order among {', '.join(usual)}, each once, got {part!r}{suggestion(part, usual)}"
+            )
+    return (*named, *(part for part in usual if part not in named))
 
 
 def _chosen(option: str, stated: str | None, known: Iterable[str], separator: str) -> tuple[str, ...] | None:
@@ -145,23 +234,52 @@ def _is_chosen(asked: Asked, cell: Cell) -> bool:
 
 
 def wanted_of(asked: Asked) -> list[tuple[Cell, Job]]:
-    """Every cell with every seed: the paper's own first, a whole table before its next seed."""
+    """Every cell with every seed: the paper's own first, then in the order that was asked for."""
     wanted = []
-    for place, name in enumerate(asked.names):
-        for dataset in asked.datasets:
-            for cell in cells_of(EXPERIMENTS[name], dataset, asked.scale):
+    recorded = recorded_runs(asked.records) if asked.only_missing else set()
+    for experiment, name in enumerate(asked.names):
+        for dataset, of_data in enumerate(asked.datasets):
+            for place, cell in enumerate(cells_of(EXPERIMENTS[name], of_data, asked.scale)):
                 if not _is_chosen(asked, cell):
                     continue
-                for seed in range(1, asked.seeds + 1):
+                for seed in asked.seeds:
                     weights = f"-{cell.method.weights}" if cell.method.weights else ""
                     job = Job(
-                        name=f"{dataset}-{cell.task.settings.method}{weights}-s{seed}",
+                        name=f"{of_data}-{cell.task.settings.method}{weights}-s{seed}",
                         task=cell.task,
                         seed=seed,
                         purpose=f"{name} {cell.column}" if cell.column else "",
                     )
-                    wanted.append(((cell.paper is None, place, seed), cell, job))
+                    places = {
+                        "experiment": experiment,
+                        "seed": asked.seeds.index(seed),
+                        "dataset": dataset,
+                        "method": _place(asked.methods, cell.method.label, otherwise=place),
+                        "column": _place(asked.columns, cell.column, otherwise=place),
+                    }
+                    key = (cell.paper is None, *(places[part] for part in asked.order))
+                    if settled(cell.task, seed) not in recorded:
+                        wanted.append((key, cell, job))
     return [(cell, job) for _, cell, job in sorted(wanted, key=lambda entry: entry[0])]
+
+
+def _place(named: Sequence[str] | None, label: str, *, otherwise: int) -> int:
+    return otherwise if named is None else named.index(label)
+
+
+def settled(task: Task, seed: int) -> str:
+    """By what a record's run is known again, whatever it was planned to."""
+    return _settled(config_of(task), seed)
+
+
+def _settled(config: Mapping[str, object], seed: int) -> str:
+    return json.dumps([config, seed], sort_keys=True)
+
+
+def recorded_runs(records: Path) -> set[str]:
+    """All runs that are recorded, as `settled` names them."""
+    kept = load_records(records) if records.is_dir() else []
+    return {_settled(record.config, run.seed) for record in kept for run in record.runs}
 
 
 def costs_of(asked: Asked, jobs: Sequence[PlannedJob]) -> tuple[list[Cost], str]:

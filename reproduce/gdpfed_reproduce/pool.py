@@ -6,6 +6,7 @@ another; each is started afresh (spawn), with one thread inside the libraries.
 Guarantees (tests of the same name):
   processes_end_with_their_parent     killed or interrupted, a parent leaves no process behind.
   errors_come_back                    what a process raises is raised in the parent, and the others are ended.
+  one_process_is_held                 while others are busy, at its next report; the last one never.
 """
 
 import contextlib
@@ -13,11 +14,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from gdpfed.errors import GdpfedError, InputError
@@ -27,6 +30,10 @@ __all__ = ["Message", "Report", "run_orders"]
 Report = Callable[[Any], None]
 # What a process is asked: a function of a module, called with a `Report` and the arguments.
 Order = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+# Seconds between two looks at what others do.
+_LOOK_EVERY = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +52,29 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _serve(connection: Connection) -> None:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Worker:
+    """A process; after a report it waits until it ``may_go_on``."""
+
+    process: SpawnProcess
+    may_go_on: Event
+
+
+def _serve(connection: Connection, may_go_on: Event) -> None:
     """The life of a process: take an order, work, answer; until the parent hangs up."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+    def report(content: Any) -> None:
+        connection.send(("report", content))
+        may_go_on.wait()
+
     while True:
         try:
             function, arguments = connection.recv()
         except EOFError:
             return
         try:
-            connection.send(("result", function(lambda content: connection.send(("report", content)), *arguments)))
+            connection.send(("result", function(report, *arguments)))
         except GdpfedError as error:
             connection.send(("refused", error))
         except Exception:
@@ -77,16 +97,18 @@ def _quiet_start() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _start(number: int) -> dict[Connection, SpawnProcess]:
+def _start(number: int) -> dict[Connection, _Worker]:
     context = multiprocessing.get_context("spawn")
     started = {}
     with _quiet_start():
         for _ in range(number):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            may_go_on = context.Event()
+            may_go_on.set()
+            process = context.Process(target=_serve, args=(theirs, may_go_on), daemon=True)
             process.start()
             theirs.close()
-            started[ours] = process
+            started[ours] = _Worker(process=process, may_go_on=may_go_on)
     return started
 
 
@@ -105,8 +127,17 @@ def _received(connection: Connection) -> tuple[str, Any]:
     return kind, content
 
 
-def run_orders(orders: Sequence[Order], *, num_processes: int) -> Iterator[Message]:
-    """Works through ``orders``, first come first served; yields what is reported, as it comes."""
+def run_orders(
+    orders: Sequence[Order],
+    *,
+    num_processes: int,
+    gives_way: Callable[[], bool] | None = None,
+    look_every: float = _LOOK_EVERY,
+) -> Iterator[Message]:
+    """Works through ``orders``, first come first served; yields what is reported, as it comes.
+
+    While ``gives_way``, asked now and then, says yes, one process fewer works.
+    """
     if not orders:
         return
     processes = _start(min(num_processes, len(orders)))
@@ -118,11 +149,23 @@ def run_orders(orders: Sequence[Order], *, num_processes: int) -> Iterator[Messa
             working[connection], order = waiting.pop(0)
             connection.send(order)
 
+    def make_way(is_busy: bool) -> None:
+        held = list(working)[-1] if is_busy and len(working) > 1 else None
+        for connection, worker in processes.items():
+            if connection is held:
+                worker.may_go_on.clear()
+            else:
+                worker.may_go_on.set()
+
     try:
         for connection in processes:
             hand_out(connection)
+        looked = time.monotonic()
         while working:
-            for ready in wait(list(working)):
+            if gives_way is not None and time.monotonic() > looked + look_every:
+                make_way(gives_way())
+                looked = time.monotonic()
+            for ready in wait(list(working), timeout=None if gives_way is None else look_every):
                 assert isinstance(ready, Connection)  # noqa: S101 - for the type checker
                 kind, content = _received(ready)
                 place = working[ready]
@@ -131,8 +174,8 @@ def run_orders(orders: Sequence[Order], *, num_processes: int) -> Iterator[Messa
                     hand_out(ready)
                 yield Message(place=place, content=content, is_last=kind == "result")
     finally:
-        for connection, process in processes.items():
+        for connection, worker in processes.items():
             connection.close()
-            process.terminate()
-        for process in processes.values():
-            process.join()
+            worker.process.terminate()
+        for worker in processes.values():
+            worker.process.join()

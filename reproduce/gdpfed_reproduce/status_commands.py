@@ -4,8 +4,7 @@ Place: run folders and records -> tables. Trains nothing.
 """
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdpfed.cli import options
@@ -14,7 +13,7 @@ from gdpfed.tasks.task import Task
 from gdpfed_reproduce.batch import found_jobs
 from gdpfed_reproduce.batch_progress import estimate_in_words
 from gdpfed_reproduce.estimate import Cost, estimate, in_words
-from gdpfed_reproduce.experiments import EXPERIMENTS, Scale
+from gdpfed_reproduce.experiments import EXPERIMENTS
 from gdpfed_reproduce.options_commands import (
     ALL,
     OUT,
@@ -28,10 +27,13 @@ from gdpfed_reproduce.options_commands import (
     Workers,
     asked_of,
     costs_of,
+    in_words_of_seeds,
+    recorded_runs,
     records_folder,
+    scale_of,
+    settled,
     wanted_of,
 )
-from gdpfed_reproduce.records import config_of, load_records
 from gdpfed_reproduce.training_commands import need_torch
 
 __all__ = ["overhead", "status"]
@@ -40,7 +42,7 @@ __all__ = ["overhead", "status"]
 def status(
     datasets: Datasets = ALL,
     seeds: Seeds = None,
-    scale: ScaleName = "full",
+    scale: ScaleName = "paper",
     rounds: Rounds = None,
     participation: Participation = None,
     out: Out = OUT,
@@ -49,12 +51,11 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """What is done, what is missing, and the time it would take; plans and trains nothing."""
-    chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]  # checked by it
     asked = asked_of(
         tuple(EXPERIMENTS),
         datasets=datasets,
         seeds=seeds,
-        scale=chosen,
+        scale=scale_of(scale, rounds, participation),
         out=out,
         records=records,
         workers=workers,
@@ -63,11 +64,10 @@ def status(
     wanted = wanted_of(asked)
     found = found_jobs([job for _, job in wanted], out=asked.out)
     costs, basis = costs_of(asked, list({job.key: job for job in found if job is not None}.values()))
-    kept = load_records(asked.records) if asked.records.is_dir() else []
-    recorded = {(_settled(record.config), run.seed) for record in kept for run in record.runs}
-    by_table: dict[tuple[str, str], dict[tuple[str, int], _Standing]] = {}
+    recorded = recorded_runs(asked.records)
+    by_table: dict[tuple[str, str], dict[str, _Standing]] = {}
     for (cell, job), here in zip(wanted, found, strict=True):
-        identity = (_settled(config_of(cell.task)), job.seed)
+        identity = settled(cell.task, job.seed)
         standing = _Standing(task=cell.task, state=here.state if here else "missing", is_recorded=identity in recorded)
         by_table.setdefault((cell.experiment, cell.dataset), {})[identity] = standing
     lines = [
@@ -75,28 +75,29 @@ def status(
         for (name, dataset), runs in sorted(by_table.items(), key=lambda entry: asked.names.index(entry[0][0]))
     ]
     everything = {identity: standing for runs in by_table.values() for identity, standing in runs.items()}
-    left = [(standing.task, 1.0) for standing in everything.values() if standing.state != "finished"]
+    left = [(standing.task, 1.0) for standing in everything.values() if standing.is_missing]
     if as_json:
         counts = {"runs": len(everything), "missing": len(left)}
-        print_json({"scale": scale, "seeds": asked.seeds, "experiments": lines, **counts})
+        print_json({"scale": scale, "seeds": list(asked.seeds), "experiments": lines, **counts})
         return
     columns = ["runs", "finished", "started", "recorded"]
     shown = [
         [
             str(line["experiment"]),
             str(line["dataset"]),
-            *(str(line[name]) for name in columns),
+            *(str(line[name]) for name in [*columns, "missing"]),
             _time(line["seconds_missing"]),
         ]
         for line in lines
     ]
     printer = console()
-    heading = f"{asked.seeds} seeds, scale {scale}, in {out}"
-    printer.print(table(heading, ["experiment", "data set", *columns, "time for the rest"], shown))
+    heading = f"{in_words_of_seeds(asked.seeds)}, scale {scale}, in {out}"
+    printer.print(table(heading, ["experiment", "data set", *columns, "missing", "time for them"], shown))
     rest = estimate_in_words(estimate(left, costs, num_cores=asked.workers), basis=basis) if left else "nothing"
     printer.print(
-        f"{len(everything) - len(left)} of {len(everything)} different runs are finished (experiments share some); the "
-        f"rest: {rest}. recorded: kept in {asked.records}, whether or not the run's folder is still there.",
+        f"{len(everything) - len(left)} of {len(everything)} different runs are there (experiments share some); the "
+        f"missing ones: {rest}. recorded: kept in {asked.records}, whether or not the run's folder is still in {out}. "
+        f"--missing makes what is missing and no more.",
         soft_wrap=True,
     )
 
@@ -109,17 +110,19 @@ class _Standing:
     state: str
     is_recorded: bool
 
-
-def _settled(config: Mapping[str, object]) -> str:
-    return json.dumps(config, sort_keys=True)
+    @property
+    def is_missing(self) -> bool:
+        """Neither here nor in the records."""
+        return self.state != "finished" and not self.is_recorded
 
 
 def _summary(runs: Sequence[_Standing], costs: Sequence[Cost], num_cores: int) -> dict[str, object]:
-    missing = [(run.task, 1.0) for run in runs if run.state != "finished"]
+    missing = [(run.task, 1.0) for run in runs if run.is_missing]
     made = estimate(missing, costs, num_cores=num_cores)
     return {
         "runs": len(runs),
-        "finished": len(runs) - len(missing),
+        "missing": len(missing),
+        "finished": sum(run.state == "finished" for run in runs),
         "started": sum(run.state == "started" for run in runs),
         "recorded": sum(run.is_recorded for run in runs),
         "seconds_missing": None if made.num_unknown else made.seconds,

@@ -19,14 +19,18 @@ from gdpfed.errors import MissingExtraError
 from gdpfed.runs.stamp import STAMP
 from gdpfed_reproduce.batch import Batch, Job, PlannedJob, cores_of, plan_jobs, train_jobs
 from gdpfed_reproduce.batch_progress import Tracker, estimate_in_words, showing
-from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, Scale, cells_of
+from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, cells_of
 from gdpfed_reproduce.options_commands import (
+    ORDER,
     OUT,
     Asked,
+    Background,
     Columns,
     DataDir,
     Datasets,
     Methods,
+    Missing,
+    Order,
     Out,
     Participation,
     Records,
@@ -36,6 +40,8 @@ from gdpfed_reproduce.options_commands import (
     Workers,
     asked_of,
     costs_of,
+    in_words_of_seeds,
+    scale_of,
     wanted_of,
 )
 from gdpfed_reproduce.records import load_records, records_locked, records_of, save_records, save_timing
@@ -93,7 +99,13 @@ def _train(asked: Asked, jobs: Sequence[PlannedJob], keep: Callable[[], None]) -
             f"{'thread' if threads == 1 else 'threads'} each: {estimate_in_words(tracker.expected(), basis=basis)}",
             soft_wrap=True,
         )
-    batch = Batch(out=asked.out, num_processes=processes, threads_each=threads, data_dir=asked.data_dir)
+    batch = Batch(
+        out=asked.out,
+        num_processes=processes,
+        threads_each=threads,
+        data_dir=asked.data_dir,
+        in_background=asked.in_background,
+    )
     try:
         with showing(tracker, quiet=asked.as_json) as show:
             kept = time.monotonic()
@@ -155,7 +167,7 @@ def _introduce(asked: Asked) -> None:
         printed = sum(cell.paper is not None for cell in cells)
         out.print(
             f"{name} on {', '.join(asked.datasets)}: {len(cells)} cells ({printed} of them the paper's) x "
-            f"{asked.seeds} {'seed' if asked.seeds == 1 else 'seeds'}",
+            f"{in_words_of_seeds(asked.seeds)}",
             soft_wrap=True,
         )
     if asked.scale.name == "smoke":
@@ -211,17 +223,19 @@ def _command(name: str) -> Callable[..., None]:
         methods: Methods = None,
         columns: Columns = None,
         seeds: Seeds = None,
-        scale: ScaleName = "full",
+        order: Order = ORDER,
+        missing: Missing = False,
+        scale: ScaleName = "paper",
         rounds: Rounds = None,
         participation: Participation = None,
         out: Out = OUT,
         records: Records = None,
         workers: Workers = None,
+        background: Background = False,
         data_dir: DataDir = None,
         as_json: options.Json = False,
     ) -> None:
         names = tuple(EXPERIMENTS) if name == "all" else (name,)
-        chosen = Scale(name=scale, num_rounds=rounds, participation=participation)  # type: ignore[arg-type]  # checked by it
         _reproduce(
             asked_of(
                 names,
@@ -229,10 +243,13 @@ def _command(name: str) -> Callable[..., None]:
                 methods=methods,
                 columns=columns,
                 seeds=seeds,
-                scale=chosen,
+                order=order,
+                only_missing=missing,
+                scale=scale_of(scale, rounds, participation),
                 out=out,
                 records=records,
                 workers=workers,
+                in_background=background,
                 data_dir=data_dir,
                 as_json=as_json,
             )

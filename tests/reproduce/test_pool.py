@@ -69,3 +69,34 @@ def test_processes_end_with_their_parent(end: signal.Signals, tmp_path: Path) ->
     while any(is_alive(child) for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(is_alive(child) for child in children)
+
+
+def test_one_process_is_held(tmp_path: Path) -> None:
+    """Both report twenty times a second; while others are busy one of them waits, and both end in the end."""
+
+    def counted(name: str) -> int:
+        return (tmp_path / name).stat().st_size if (tmp_path / name).is_file() else 0
+
+    looks: list[tuple[int, int]] = []
+
+    def gives_way() -> bool:
+        looks.append((counted("a"), counted("b")))
+        return max(looks[-1]) < 50
+
+    both = [(orders.count, (tmp_path, name, 60)) for name in ("a", "b")]
+    messages = list(run_orders(both, num_processes=2, gives_way=gives_way, look_every=0.1))
+    assert sum(message.is_last for message in messages) == 2
+    assert (counted("a"), counted("b")) == (60, 60)
+    # As soon as both worked one of them was held: it stood still while the other went on.
+    together = [look for look in looks if min(look) >= 1 and max(look) < 50]
+    (first_a, first_b), (last_a, last_b) = together[0], together[-1]
+    moved = sorted((last_a - first_a, last_b - first_b))
+    assert moved[0] <= 2, looks
+    assert moved[1] >= 10, looks
+
+
+def test_the_last_process_is_never_held(tmp_path: Path) -> None:
+    messages = list(
+        run_orders([(orders.count, (tmp_path, "a", 20))], num_processes=2, gives_way=lambda: True, look_every=0.1)
+    )
+    assert sum(message.is_last for message in messages) == 1

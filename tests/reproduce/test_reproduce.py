@@ -131,8 +131,10 @@ def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     for arguments, named in (
         (("main", "--datasets", "mnist"), "did you mean 'fmnist'"),
         (("main", "--seeds", "0"), "--seeds"),
+        (("main", "--seeds", "1,1"), "as which, such as 2,3"),
+        (("all", "--order", "seeds"), "did you mean 'seed'"),
         (("main", "--workers", "0"), "--workers"),
-        (("main", "--scale", "tiny"), "expected --scale full or smoke, got 'tiny'"),
+        (("main", "--scale", "tiny"), "expected --scale among paper, smoke, got 'tiny'"),
         (("main", "--rounds", "0"), "num_rounds"),
         (("overhead", "--datasets", "x"), "'x'"),
     ):
@@ -189,7 +191,7 @@ def test_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         if dataset in made.datasets
     }
     assert lines["main", "fmnist"]["runs"] == 33
-    assert lines["main", "fmnist"]["finished"] == 1
+    assert (lines["main", "fmnist"]["finished"], lines["main", "fmnist"]["missing"]) == (1, 32)
     assert lines["main", "fmnist"]["seconds_missing"] == pytest.approx(32 * 60 / 2)
     assert lines["main", "svhn"]["seconds_missing"] is None
     assert lines["clipping", "fmnist"]["finished"] == 0

@@ -1,0 +1,64 @@
+"""A batch that gives way to other work on the same machine: lowest priority, and a run fewer while others need cores.
+
+Place: under `batch`, for `gdpfed reproduce ... --background`. Priority alone is not enough. Linux divides its cores
+between sessions first and looks at priorities only inside a session (autogroups), so the session's is lowered with
+ours. And a run beside a test or a benchmark still takes from its caches and its memory's speed: while others keep half
+a core busy or more, one run waits after its round.
+
+At lowest priority all of our own time is counted as "nice", so the rest is what others take. Where there is no /proc
+(not on Linux), only the priority is lowered.
+
+Guarantees (tests of the same name):
+  others_are_seen_by_their_time   our own runs, at lowest priority, never hold each other up.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["OthersAreBusy", "busy_cores", "lower_priority"]
+
+_LOWEST = 19
+# Cores that others must take to be given way to.
+_BUSY = 0.5
+_STAT = Path("/proc/stat")
+_AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def lower_priority() -> None:
+    """Of this process, its session, and all that it starts from now on."""
+    os.nice(_LOWEST)
+    with contextlib.suppress(OSError):
+        _AUTOGROUP.write_text(str(_LOWEST), encoding="ascii")
+
+
+def _read() -> str:
+    try:
+        return _STAT.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def busy_cores(before: str, after: str, *, seconds: float) -> float:
+    """How many cores others kept busy between two readings of /proc/stat: all time but nice, idle and waiting."""
+    if not before or not after or seconds <= 0:
+        return 0.0
+    first, last = ([int(part) for part in reading.splitlines()[0].split()[1:]] for reading in (before, after))
+    user, _, system, _, _, *interrupts = (end - start for start, end in zip(first[:7], last[:7], strict=True))
+    return (user + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+class OthersAreBusy:
+    """Whether others took half a core or more since it was last called."""
+
+    def __init__(self, *, read: Callable[[], str] = _read, clock: Callable[[], float] = time.monotonic) -> None:
+        self._read, self._clock = read, clock
+        self._at, self._seen = clock(), read()
+
+    def __call__(self) -> bool:
+        """Looks, and remembers what it saw."""
+        before, since = self._seen, self._at
+        self._at, self._seen = self._clock(), self._read()
+        return busy_cores(before, self._seen, seconds=self._at - since) >= _BUSY
