@@ -70,6 +70,7 @@ AUTO_PAPER = "gdpfed+ (RDP) with the settings of auto"
 AUTO_PLAIN = "auto, scattering features"
 AUTO_CHARACTERS = "auto, the last characters"
 UNIFORM = "auto, uniform rates"
+_LONG_STEP = "pooled, at the preset's clip norm, the step by the signal-to-noise"
 AUTO_WITHOUT = "fedavg, same features"
 
 Change = Callable[[Task], Task]
@@ -200,9 +201,10 @@ def _auto(recipe: Recipe) -> dict[str, Change]:
     return {AUTO_ROW: _one(recipe, "auto"), AUTO_PAPER: _one(recipe, "gdpfed+", accountant="rdp", **adapted)}
 
 
-def _without(recipe: Recipe, preset: Recipe) -> dict[str, Change]:
-    """Each part of `auto` taken away."""
-    clip = {"clip_norm": preset.clip_norm}
+def _without(recipe: Recipe, preset: Recipe, tuned: Recipe) -> dict[str, Change]:
+    """Each part of `auto` taken away; last, a step that is four times the signal-to-noise, as `gdpfed plan --objective`
+    has it for clip norms that updates reach, at one that they do not reach."""
+    clip, longer = {"clip_norm": preset.clip_norm}, tuned.server_learning_rate
     return {
         "auto, clipped at the preset's norm": _one(recipe, "auto", normalised=False, **clip),
         "auto, with a step of 1": _one(recipe, "auto", adaptive_step=False, averaging=0.8, **clip),
@@ -211,12 +213,13 @@ def _without(recipe: Recipe, preset: Recipe) -> dict[str, Change]:
         ),
         UNIFORM: _one(recipe, "auto", rates="uniform"),
         "auto, RDP": _one(recipe, "auto", accountant="rdp"),
+        _LONG_STEP: _one(recipe, clip_norm=preset.clip_norm, server_learning_rate=longer, averaging=0.8),
     }
 
 
 def _autos() -> Iterator[Table]:
     """The method that needs no tuning, wherever there is a tuned row."""
-    for name, words in (("features", "scattering features"), ("cnn", "the preset's CNN")):
+    for name, words, tuned in (("features", "scattering features", FEATURES), ("cnn", "the preset's CNN", CNN)):
         recipe = AUTO[name]
         yield Table(
             name=f"auto-{name}",
@@ -229,7 +232,7 @@ def _autos() -> Iterator[Table]:
             name=f"auto-{name}-parts",
             title=f"Nothing tuned: {words}, each part taken away",
             population="paper",
-            rows={AUTO_ROW: _one(recipe, "auto"), **_without(recipe, PLAIN_CNN)},
+            rows={AUTO_ROW: _one(recipe, "auto"), **_without(recipe, PLAIN_CNN, tuned)},
             seeds=_EVERYONE,
         )
         yield Table(
