@@ -24,6 +24,7 @@ PAPER_PLACES = {
     "sensitivity": "none: ours, beside its budget and clipping tables",
     "normalisation": "none: ours, beside its main table",
     "positions": "none: ours, beside its main table",
+    "lstms": "none: ours, beside its main table",
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",

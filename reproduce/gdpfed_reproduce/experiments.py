@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gdpfed.errors import InputError, suggestion
+from gdpfed.errors import InputError, expect_word, suggestion
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.report.paper import paper_tables
 from gdpfed.tasks.task import PRESETS, Task, load_task
@@ -64,6 +64,9 @@ class Scale:
     name: Literal["full", "smoke"] = "full"
     num_rounds: int | None = None
     participation: float | None = None
+
+    def __post_init__(self) -> None:
+        expect_word("a scale among", self.name, ("full", "smoke"))
 
 
 FULL = Scale()
@@ -170,6 +173,10 @@ def _every_position(task: Task) -> Task:
         task.training, dataset=f"{here}:padded", model=f"{here}:lstm", loss="next-token", metrics=(f"{here}:of_text",)
     )
     return dataclasses.replace(task, training=training)
+
+
+def _lstm(name: str) -> Column:
+    return _model(f"gdpfed_reproduce.plays:{name}")
 
 
 def _last_position(task: Task) -> Task:
@@ -314,6 +321,14 @@ def _experiments() -> dict[str, Experiment]:
         Experiment(
             name="positions", title="Which characters count", varies="asked for", methods=_methods("fedavg"),
             columns={"every character, and padding": _same, "the one after 80": _last_position},
+            paper=_main_figure, datasets=("shakespeare",),
+        ),
+        Experiment(
+            name="lstms", title="Other LSTMs", varies="cells", methods=_methods("fedavg"),
+            columns={
+                "128 on 64": _same, "256 on 64": _lstm("wide_lstm"), "128 on 8": _lstm("lstm_on_eight"),
+                "two layers of 256 on 8": _lstm("two_layers_on_eight"),
+            },
             paper=_main_figure, datasets=("shakespeare",),
         ),
         Experiment(

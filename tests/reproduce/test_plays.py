@@ -2,7 +2,19 @@ import torch
 
 from gdpfed.tasks.losses import LOSSES
 from gdpfed.tasks.text import NUM_ROLES, PLAYS_ALPHABET
-from gdpfed_reproduce.plays import PADDING, VOCABULARY, lstm, of_text, padded, parts, sequences, without_learning
+from gdpfed_reproduce.plays import (
+    PADDING,
+    VOCABULARY,
+    lstm,
+    lstm_on_eight,
+    of_text,
+    padded,
+    parts,
+    sequences,
+    two_layers_on_eight,
+    wide_lstm,
+    without_learning,
+)
 
 START, END, FIRST = 1, 2, 3
 
@@ -51,10 +63,15 @@ def test_judged_with_and_without() -> None:
 
 
 def test_the_model_is_asked_at_every_position() -> None:
-    model = lstm()
-    _, targets = sequences(["abc", "d" * 100])
-    assert model(sequences(["abc", "d" * 100])[0]).shape == (*targets.shape, VOCABULARY)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 819_390 + 3 * (256 + 1 + 8)
+    inputs, targets = sequences(["abc", "d" * 100])
+    sizes = {}
+    for make in (lstm, wide_lstm, lstm_on_eight, two_layers_on_eight):
+        model = make()
+        assert model(inputs).shape == (*targets.shape, VOCABULARY)
+        sizes[make.__name__] = sum(parameter.numel() for parameter in model.parameters())
+    assert sizes["lstm"] == 114_961
+    assert sizes["two_layers_on_eight"] == 819_390 + 3 * (256 + 1 + 8) == 820_185
+    assert sizes["wide_lstm"] > 3 * sizes["lstm"] > 3 * sizes["lstm_on_eight"]
 
 
 def test_what_guessing_gives() -> None:

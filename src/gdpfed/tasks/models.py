@@ -153,15 +153,15 @@ def resnet18(*, channels: int = 3, num_classes: int = 10, width: int = 64, norm:
 
 
 class CharLSTM(nn.Module):
-    """Embedding, two LSTM layers, a dense layer on the last state.
+    """Embedding, LSTM layers, a dense layer on the last state.
 
     PyTorch's own LSTM, client by client: cells written out and batched over clients took four times as long.
     """
 
-    def __init__(self, *, num_classes: int, embedding: int = 8, hidden: int = 256) -> None:
+    def __init__(self, *, num_classes: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(num_classes, embedding)
-        self.cells = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.cells = nn.LSTM(embedding, hidden, num_layers=layers, batch_first=True)
         self.output = nn.Linear(hidden, num_classes)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
