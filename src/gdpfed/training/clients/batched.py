@@ -10,7 +10,7 @@ Four ways to do it, same mathematics:
   vmap     any other nn.Module, by torch.func. Clients do not mix, so one backward pass of the summed losses gives every
            client's own gradient.
   loop     one client after the other: what torch.func cannot batch (nn.LSTM, nn.GRU), and, on a CPU, convolutions of
-           so many pixels that a client alone keeps a core busy: channels last, in half to three quarters of vmap's time.
+           so many pixels that one client keeps a core busy: channels last, in half to three quarters of vmap's time.
 
 Guarantees (tests of the same name):
   batched_equals_single         gradients equal those of the module itself, client by client.
