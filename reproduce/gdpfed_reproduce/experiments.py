@@ -320,7 +320,9 @@ def _experiments() -> dict[str, Experiment]:
         ),
         Experiment(
             name="positions", title="Which characters count", varies="asked for", methods=_methods("fedavg"),
-            columns={"every character, and padding": _same, "the one after 80": _last_position},
+            columns={
+                "every character, and padding": _lstm("two_layers_on_eight"), "the one after 80": _last_position,
+            },
             paper=_main_figure, datasets=("shakespeare",),
         ),
         Experiment(
