@@ -321,15 +321,15 @@ def _experiments() -> dict[str, Experiment]:
         Experiment(
             name="positions", title="Which characters count", varies="asked for", methods=_methods("fedavg"),
             columns={
-                "every character, and padding": _lstm("two_layers_on_eight"), "the one after 80": _last_position,
+                "every character, and padding": _lstm("two_layers_on_8"), "the one after 80": _last_position,
             },
             paper=_main_figure, datasets=("shakespeare",),
         ),
         Experiment(
             name="lstms", title="Other LSTMs", varies="cells", methods=_methods("fedavg"),
             columns={
-                "128 on 64": _same, "256 on 64": _lstm("wide_lstm"), "128 on 8": _lstm("lstm_on_eight"),
-                "two layers of 256 on 8": _lstm("two_layers_on_eight"),
+                "128 on 64": _same, "128 on 256": _lstm("lstm_on_256"), "128 on 8": _lstm("lstm_on_8"),
+                "two layers of 256 on 8": _lstm("two_layers_on_8"),
             },
             paper=_main_figure, datasets=("shakespeare",),
         ),
