@@ -6,14 +6,13 @@ did not help, measured once and not made again, is in `ideas.json` beside.
 
 import dataclasses
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paired import difference, pairs, student
 from results_tables import markdown_table
-from scipy import stats
 
 from gdpfed.errors import MissingExtraError
 from gdpfed.report.paper import paper_tables
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["beyond_page", "beyond_tables", "draw_beyond"]
 
-_CONFIDENCE = 0.95
 # The tables of the headline, in words.
 _HEADLINE = {
     "cnn": "FMNIST, the preset's CNN",
@@ -89,8 +87,8 @@ _NOTES = ("headline", "auto", "top", "defaults", "limits", "choices", "ideas")
 _AHEAD, _BEHIND = 3.0, 1.0
 # What is asked of the model of our choice: a private accuracy, and what to aim for.
 _ASKED, _AIM = 82.0, 84.0
-# Fewer seeds give no interval; an opponent with a seed so far below its best one has diverged.
-_FEWEST, _DIVERGED = 3, 0.75
+# An opponent with a seed so far below its best one has diverged.
+_DIVERGED = 0.75
 
 
 def _mean(record: CellRecord) -> str:
@@ -99,33 +97,9 @@ def _mean(record: CellRecord) -> str:
     return f"{statistics.fmean(accuracies):.2f}{spread}"
 
 
-def _student(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """The mean and the ends of its Student interval; None for fewer than three values."""
-    if len(values) < _FEWEST:
-        return None
-    reach = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    middle = statistics.fmean(values)
-    return middle, middle - reach, middle + reach
-
-
-def _pairs(record: CellRecord, other: CellRecord) -> list[float]:
-    """Differences, paired by seed."""
-    theirs = {run.seed: run.accuracy for run in other.runs}
-    return [run.accuracy - theirs[run.seed] for run in record.runs if run.seed in theirs]
-
-
-def _difference(record: CellRecord, other: CellRecord | None) -> str:
-    """In words."""
-    pairs = [] if other is None or other is record else _pairs(record, other)
-    found = _student(pairs)
-    if found is None:
-        return f"{statistics.fmean(pairs):+.2f}" if pairs else ""
-    return f"{found[0]:+.2f} ({found[1]:+.2f} to {found[2]:+.2f})"
-
-
 def _holds(values: Sequence[float], bound: float, words: str) -> str:
     """Whether the mean is at least the bound: with its whole interval, by itself alone, or not."""
-    found = _student(values)
+    found = student(values)
     if found is None:
         return f"{words}: too few seeds" if words else "not run"
     if found[0] < bound:
@@ -145,13 +119,13 @@ def _verdict(ours: CellRecord, other: CellRecord | None, bound: float) -> str:
     if _diverges(other):
         accuracies = [run.accuracy for run in other.runs]
         seeds = f"its seeds lie between {min(accuracies):.1f} and {max(accuracies):.1f}"
-        return f"{_difference(ours, other)}: no verdict, the opponent diverges ({seeds})"
-    return _holds(_pairs(ours, other), bound, _difference(ours, other))
+        return f"{difference(ours, other)}: no verdict, the opponent diverges ({seeds})"
+    return _holds(pairs(ours, other), bound, difference(ours, other))
 
 
 def _at_least(ours: CellRecord, bound: float) -> str:
     accuracies = [run.accuracy for run in ours.runs]
-    found = _student(accuracies)
+    found = student(accuracies)
     return _holds(accuracies, bound, f"{found[0]:.2f} ({found[1]:.2f} to {found[2]:.2f})" if found else _mean(ours))
 
 
@@ -211,11 +185,11 @@ def _rows(table: Table, found: Mapping[str, CellRecord]) -> str:
         if record is None:
             continue
         name = f"**{label}**" if label == "ours" else label
-        cells = [name, _settings(record), _mean(record), str(len(record.runs)), _difference(record, ours)]
+        cells = [name, _settings(record), _mean(record), str(len(record.runs)), difference(record, ours)]
         rows.append([*cells, _by_budget(record)] if tied else cells)
     text = markdown_table(head, rows)
     if ours is not None:
-        words = [f"{name}: **{_difference(ours, found[row])}**" for row, name in _HELD_AGAINST.items() if row in found]
+        words = [f"{name}: **{difference(ours, found[row])}**" for row, name in _HELD_AGAINST.items() if row in found]
         text += f"\nours less {'; less '.join(words)}.\n" if words else ""
     return text
 
@@ -262,7 +236,7 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
         without = plain or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
         beside = [ours, tuned.get(PAPER), found.get(AUTO_PAPER), without]
         cells = ["" if record is None else _mean(record).partition(" ")[0] for record in beside]
-        rows.append([words, f"**{_mean(auto)}**", *cells, _difference(auto, ours), str(len(auto.runs))])
+        rows.append([words, f"**{_mean(auto)}**", *cells, difference(auto, ours), str(len(auto.runs))])
     head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds")
     return markdown_table(head, rows)
 
@@ -274,14 +248,14 @@ def _parts(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
         both = [tables[f"auto-{name}-{part}", "fmnist"] for name in ("features", "cnn")]
         for row in TABLES[f"auto-features-{part}"].rows:
             if row != AUTO_ROW and any(row in found for found in both):
-                gains = [_difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
+                gains = [difference(found[AUTO_ROW], found[row]) if row in found else "not run" for found in both]
                 rows.append((f"{row}{words}", *gains))
     for dataset in ("svhn", "cifar10", "shakespeare"):
         found = tables[f"auto-{dataset}", dataset]
         for plain in (AUTO_PLAIN, AUTO_CHARACTERS):
             if AUTO_ROW in found and plain in found:
                 words = f"{plain}, on {load_task(dataset).title}"
-                rows.append((words, _difference(found[AUTO_ROW], found[plain]), ""))
+                rows.append((words, difference(found[AUTO_ROW], found[plain]), ""))
     return markdown_table(("the row without a part of auto", "auto gains, features", "auto gains, the CNN"), rows)
 
 
@@ -349,7 +323,7 @@ def _defaults(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     rows = []
     for words, row in _DEFAULTS.items():
         gains = [
-            _difference(found["ours"], found[row]) if "ours" in found and row in found else "not run"
+            difference(found["ours"], found[row]) if "ours" in found and row in found else "not run"
             for found in (tables["features"], tables["cnn"])
         ]
         rows.append((words, row, *gains))

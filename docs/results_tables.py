@@ -7,6 +7,8 @@ Explanations are typed in: `reproduce/notes/EXPERIMENT.md` stands under an exper
 from collections.abc import Sequence
 from pathlib import Path
 
+from paired import difference
+
 from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
 from gdpfed_reproduce.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
 from gdpfed_reproduce.overhead import load_overhead
@@ -31,6 +33,8 @@ PAPER_PLACES = {
     "clipping": "clipping table",
     "heterogeneity": "heterogeneity table, CIFAR-10 only",
 }
+# What the paper proposes, and what the others are held against.
+_BEST = "gdpfed+"
 _IMAGES = "../../docs/img"
 _BACK = (
     "Written by `docs/generate.py` from `reproduce/results/`; explanations are typed in. How to read it, and what it "
@@ -172,6 +176,21 @@ def _order(rows: Sequence[ComparedRow]) -> str:
     return f"Best first, paper: {listed[0]}. Ours: {listed[1]}.\n\n"
 
 
+def _beside_best(rows: Sequence[ComparedRow]) -> str:
+    """Each method less the paper's best private one: the paper's means, and ours paired by seed."""
+    by_label = {row.label: row for row in rows}
+    best = by_label.get(_BEST)
+    if best is None or best.record is None or best.paper is None or best.reduced:
+        return ""
+    lines = [
+        (row.label, f"{row.paper.mean - best.paper.mean:+.2f}", difference(row.record, best.record))
+        for row in rows
+        if row.paper is not None and row.record is not None and not row.reduced and row is not best
+    ]
+    head = (f"less {_BEST}", "paper", "ours, paired by seed")
+    return markdown_table(head, lines) + "\n" if lines else ""
+
+
 def _note(notes: Path, name: str) -> str:
     path = notes / f"{name}.md"
     return path.read_text(encoding="utf-8").strip() + "\n\n" if path.is_file() else ""
@@ -194,6 +213,7 @@ def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Pa
                 text += _curve_table(rows) + "\n"
             else:
                 text += _result_table(experiment, [row for row in rows if row.accuracies or row.paper]) + "\n"
+                text += _beside_best(rows) if experiment.name == "main" else ""
         elif experiment.name == "convergence":
             text += f"{title}: not run.\n\n"
         elif printed:

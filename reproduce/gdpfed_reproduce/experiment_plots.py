@@ -141,7 +141,7 @@ def plot_convergence(tables: Tables) -> "Figure":
     """Accuracy against rounds, and the paper's end."""
     with_records = _with_records(tables)
     with paper_style():
-        figure, axes = _panels(len(with_records), height=4.0)
+        figure, axes = _panels(len(with_records), height=4.0 * -(-len(with_records) // 2), across=2)
         for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
             for index, row in enumerate(rows):
                 if row.record is None:
