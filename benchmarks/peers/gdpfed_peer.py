@@ -57,10 +57,10 @@ def without_noise(state: TrainingState, plan: Plan) -> TrainingState:
     return dataclasses.replace(state, parameters=(state.parameters.double() - group.weight * added).float())
 
 
-def local_training(task: tasks.Task) -> LocalTraining:
+def local_training(task: tasks.Task, learning_rate: float = tasks.LEARNING_RATE) -> LocalTraining:
     """As the task says."""
     return LocalTraining(
-        learning_rate=tasks.LEARNING_RATE,
+        learning_rate=learning_rate,
         momentum=task.momentum,
         local_steps=task.local_steps,
         batch_size=task.batch_size,
@@ -82,12 +82,18 @@ def own_orders(settings: work.Settings) -> NDArray[np.int64] | None:
 
 
 def gdpfed_contestant(
-    task: tasks.Task, plan: Plan, data: ClientData, *, workers: int, engine: Engine | None = None
+    task: tasks.Task,
+    plan: Plan,
+    data: ClientData,
+    *,
+    workers: int,
+    engine: Engine | None = None,
+    learning_rate: float = tasks.LEARNING_RATE,
 ) -> tuple[TrainingState, Round]:
     """The state before the first round, and a function that runs one, with a cohort of the caller's if there is one."""
     torch.set_num_threads(1)
     model = tasks.make_model(task)
-    trainer = CohortTrainer(model, data, local_training(task), num_workers=workers, engine=engine)
+    trainer = CohortTrainer(model, data, local_training(task, learning_rate), num_workers=workers, engine=engine)
     assignment = np.zeros(plan.num_clients, dtype=np.int64)
 
     def one_round(state: TrainingState, cohort: NDArray[np.int64] | None) -> tuple[TrainingState, RoundRecord]:
@@ -118,7 +124,9 @@ def run(settings: work.Settings, *, name: str, engine: Engine | None = None) -> 
         num_rounds=len(settings.cohorts),
         noise_multiplier=task.noise_multiplier,
     )
-    state, one_round = gdpfed_contestant(task, plan, data, workers=settings.workers, engine=engine)
+    state, one_round = gdpfed_contestant(
+        task, plan, data, workers=settings.workers, engine=engine, learning_rate=settings.learning_rate
+    )
     report = work.Report(name=name, settings=settings, initial=state.parameters)
     for cohort in settings.cohorts:
         report.round_begins()

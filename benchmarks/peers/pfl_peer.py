@@ -128,7 +128,7 @@ def run(settings: work.Settings) -> None:
         model=model,
         model_train_params=NNTrainHyperParams(
             local_num_epochs=task.local_steps if task.is_fixed else 1,
-            local_learning_rate=tasks.LEARNING_RATE,
+            local_learning_rate=settings.learning_rate,
             local_batch_size=None if task.is_fixed else task.batch_size,
         ),
         callbacks=[Rounds()],

@@ -20,7 +20,9 @@ class Loop:
         work.use_threads(settings)
         self.settings = settings
         self.inputs, self.labels = tasks.make_data(settings.task)
-        self.trainer = work.LocalTrainer(settings.task, clip_norm=settings.clip_norm)
+        self.trainer = work.LocalTrainer(
+            settings.task, clip_norm=settings.clip_norm, learning_rate=settings.learning_rate
+        )
 
     def total(self, weights: Tensor, round_number: int, places: Iterable[int]) -> Tensor:
         """The sum of the updates of the clients at these places of the round's cohort."""

@@ -112,6 +112,8 @@ class Task:
     local_steps: int
     momentum: float
     clip_norm: float
+    # At 0.1 a few steps through batch norms turn the last bits of a sum into other models, a plain loop's too.
+    check_learning_rate: float
     # About the median of an update's norm, so that the check sees both sides of the clipping.
     check_clip_norm: float
 
@@ -156,6 +158,7 @@ TASKS = {
             local_steps=5,
             momentum=0.0,
             clip_norm=1.5,
+            check_learning_rate=0.1,
             check_clip_norm=0.45,
         ),
         Task(
@@ -173,7 +176,8 @@ TASKS = {
             local_steps=25,
             momentum=0.0,
             clip_norm=1.0,
-            check_clip_norm=1.75,
+            check_learning_rate=0.003,
+            check_clip_norm=0.13,
         ),
         Task(
             name="cifar10",
@@ -190,7 +194,8 @@ TASKS = {
             local_steps=5,
             momentum=0.5,
             clip_norm=1.5,
-            check_clip_norm=1.49,
+            check_learning_rate=0.001,
+            check_clip_norm=0.0277,
         ),
         Task(
             name="shakespeare",
@@ -207,6 +212,7 @@ TASKS = {
             local_steps=30,
             momentum=0.9,
             clip_norm=1.0,
+            check_learning_rate=0.1,
             check_clip_norm=2.37,
         ),
     )

@@ -31,10 +31,10 @@ def flatten(model: nn.Module) -> Tensor:
 class LocalTrainer:
     """One client at a time, in plain PyTorch: what the plain loop and Flower's client do."""
 
-    def __init__(self, task: Task, *, clip_norm: float) -> None:
+    def __init__(self, task: Task, *, clip_norm: float, learning_rate: float = LEARNING_RATE) -> None:
         self.model = make_model(task)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE, momentum=task.momentum)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=learning_rate, momentum=task.momentum)
         self.loss = nn.CrossEntropyLoss()
         self.clip_norm = clip_norm
 
@@ -58,6 +58,7 @@ class Settings:
     task: Task
     rounds: int
     workers: int
+    learning_rate: float
     clip_norm: float
     noise_std: float
     save: Path | None
@@ -85,6 +86,7 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--clients", type=int, help="that train in a round; default: the task's")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after one that warms up")
     parser.add_argument("--workers", type=int, default=1, help="processes that train; the two cores are shared out")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--clip-norm", type=float)
     parser.add_argument("--noise-multiplier", type=float)
     parser.add_argument("--save", type=Path, help="write the model after each round, and the cohorts, to this .npz")
@@ -99,6 +101,7 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
         task=task,
         rounds=given.rounds,
         workers=given.workers,
+        learning_rate=given.learning_rate,
         clip_norm=clip_norm,
         noise_std=(task.noise_multiplier if given.noise_multiplier is None else given.noise_multiplier) * clip_norm,
         save=given.save,
