@@ -191,7 +191,7 @@ def test_python_blocks_are_only_where_they_run() -> None:
 
 def test_readme_says_what_peers_take() -> None:
     record = json.loads((ROOT / "benchmarks" / "results" / "simulators.json").read_text())
-    seconds = {row["name"]: row["seconds_per_round"] for row in record["contestants"]}
+    seconds = {row["name"]: row["seconds_per_round"] for row in record["tasks"][0]["contestants"]}
     (line,) = (part for part in (ROOT / "README.md").read_text().split("\n- ") if "**Fast.**" in part)
     for words, name in (("pfl ", "pfl, 2 workers"), ("Flower ", "Flower, 2 actors")):
         assert f"{words}{seconds[name] / seconds['gdpfed']:.1f}" in line

@@ -86,8 +86,7 @@ def run(settings: work.Settings) -> None:
         client = settings.cohorts[number][place]
         if ready:
             return ready[client]
-        order = torch.from_numpy(settings.order(number, place).reshape(-1))
-        return Dataset((inputs[client][order], labels[client][order]))
+        return Dataset(tasks.in_order(inputs[client], labels[client], settings.order(number, place)))
 
     turns = iter(range(len(users)))
     training_data = FederatedDataset(make_dataset_fn=make_dataset, user_sampler=lambda: next(turns, 0))
