@@ -213,13 +213,14 @@ def undisturbed(results: list[Any]) -> tuple[list[float], bool]:
     return (quiet, True) if len(quiet) >= ENOUGH_ROUNDS else ([seconds for seconds, _ in rounds], False)
 
 
-def spread(ours: list[Any], theirs: list[Any]) -> tuple[float, float]:
-    """The lowest and the highest of the turns' ratios: of each turn, its medians'."""
+def ratios(ours: list[Any], theirs: list[Any]) -> dict[str, float]:
+    """How many times our seconds: of each turn, its medians'; the median, the lowest and the highest of the turns."""
     found = [
         statistics.median(undisturbed([other])[0]) / statistics.median(undisturbed([own])[0])
         for own, other in zip(ours, theirs, strict=False)
     ]
-    return min(found), max(found)
+    all_turns = {"ratio": statistics.median(found), "lowest_ratio": min(found), "highest_ratio": max(found)}
+    return {name: round(value, 2) for name, value in all_turns.items()}
 
 
 def compare(
@@ -269,8 +270,7 @@ def measured(
             "peak_memory_mb": round(max(each["peak_memory_mb"] for each in results[name])),
         }
         if ours and name != "gdpfed":
-            lowest, highest = spread(ours, results[name])
-            row |= {"lowest_ratio": round(lowest, 2), "highest_ratio": round(highest, 2)}
+            row |= ratios(ours, results[name])
         rows.append(row)
     return {
         "task": task.name,
@@ -298,7 +298,6 @@ def keep(path: Path, chosen: list[Contestant], tables: list[dict[str, Any]]) -> 
 def print_table(table: dict[str, Any]) -> None:
     """The result, with the contestants in their order."""
     rows = {row["name"]: row for row in table["contestants"]}
-    ours = rows.get("gdpfed", {}).get("seconds_per_round")
     operations, peak = table["gflop_per_round"], table["matmul_peak_gflop_per_second"]
     print(
         f"\n{table['title']} preset, {table['model']}: {table['clients_per_round']} of {table['num_clients']:,} "
@@ -307,7 +306,7 @@ def print_table(table: dict[str, Any]) -> None:
     )
     print(f"matrix-multiply peak {peak} GFLOP/s: a round would take {operations / peak:.3f} s at it")
     print("medians over the rounds of interleaved runs; *: disturbed by other processes")
-    print("ratio: times gdpfed's seconds, then the lowest and the highest of the turns")
+    print("ratio: times gdpfed's seconds of the same turn: median, lowest and highest of the turns")
     print(
         f"{'':26}{'rounds':>7}{'s/round':>10}{'fastest':>9}{'clients/s':>11}{'ratio':>7}{'':13}{'of peak':>9}"
         f"{'start-up s':>12}{'peak MB':>9}"
@@ -317,8 +316,8 @@ def print_table(table: dict[str, Any]) -> None:
             print(f"{name:26}not run: {row['not_run']}")
             continue
         median = row["seconds_per_round"]
-        ratio = f"{median / ours:.2f}" if ours else "-"
-        turns = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}" if "lowest_ratio" in row else ""
+        ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
+        turns = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}" if "ratio" in row else ""
         print(
             f"{name:26}{row['rounds']:7}{median:9.3f}{' ' if row['quiet'] else '*'}{row['fastest']:9.3f}"
             f"{table['clients_per_round'] / median:11.1f}{ratio:>7}{turns:>13}{operations / median / peak:9.1%}"

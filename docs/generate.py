@@ -31,14 +31,10 @@ NOTES = DOCS.parent / "reproduce" / "notes"
 TABLES = DOCS.parent / "reproduce" / "tables"
 
 
-def _times(row: dict[str, Any], ours: float) -> str:
-    """How many times gdpfed's seconds, and the lowest and the highest of the turns."""
-    ratio = f"{row['seconds_per_round'] / ours:.2f}" + ("" if row["quiet"] else "*")
+def _times(row: dict[str, Any]) -> str:
+    """How many times gdpfed's seconds: the median, the lowest and the highest of the turns."""
+    ratio = f"{row.get('ratio', 1):.2f}" + ("" if row["quiet"] else "*")
     return ratio + (f" ({row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f})" if "lowest_ratio" in row else "")
-
-
-def _seconds_of(table: dict[str, Any]) -> float:
-    return next(float(row["seconds_per_round"]) for row in table["contestants"] if row["name"] == "gdpfed")
 
 
 def tasks_text() -> str:
@@ -48,15 +44,15 @@ def tasks_text() -> str:
         return "Not measured yet: `python benchmarks/simulators.py --task all`.\n"
     rows = []
     for table in record["tasks"]:
-        found, ours = {row["name"]: row for row in table["contestants"]}, _seconds_of(table)
+        found = {row["name"]: row for row in table["contestants"]}
         others = [found[f"plain loop, {record['cores']} processes"], found[f"pfl, {record['cores']} workers"]]
         rows.append(
             (
                 f"{table['title']}, {table['model']}",
                 f"{table['clients_per_round']} of {table['preset_cohort']}",
                 f"{table['local_steps']} of {table['batch_size']}",
-                f"{ours:.2f}" + ("" if found["gdpfed"]["quiet"] else "*"),
-                *("not run" if "not_run" in row else _times(row, ours) for row in others),
+                f"{found['gdpfed']['seconds_per_round']:.2f}" + ("" if found["gdpfed"]["quiet"] else "*"),
+                *("not run" if "not_run" in row else _times(row) for row in others),
             )
         )
     disturbed = any(not row.get("quiet", True) for table in record["tasks"] for row in table["contestants"])
@@ -71,7 +67,7 @@ def simulators_tables() -> str:
     """gdpfed's simulator beside its peers, as both runs of `benchmarks/simulators.py --record` left it."""
     parts = [
         "# Simulators\n\nWritten by `docs/generate.py` from what `python benchmarks/simulators.py --record` left: "
-        "medians over the rounds of interleaved runs, in brackets the lowest and the highest ratio of the turns. "
+        "medians over the rounds of interleaved runs; ratios within each turn, in brackets the lowest and the highest. "
         "Peak: of matrix products; *: disturbed by other processes."
     ]
     for name, what in (("simulators.json", ""), ("simulators-tasks.json", ", one of all")):
@@ -82,7 +78,6 @@ def simulators_tables() -> str:
 
 
 def _simulators_table(record: dict[str, Any], table: dict[str, Any]) -> str:
-    ours = _seconds_of(table)
     peak, operations = table["matmul_peak_gflop_per_second"], table["gflop_per_round"]
     rows = [
         (row["name"], f"not run: {row['not_run']}", "", "", "", "", "")
@@ -91,7 +86,7 @@ def _simulators_table(record: dict[str, Any], table: dict[str, Any]) -> str:
             row["name"],
             f"{row['seconds_per_round']:.3f}",
             f"{row['fastest']:.3f}",
-            _times(row, ours),
+            _times(row),
             f"{100 * operations / row['seconds_per_round'] / peak:.0f} %",
             f"{row['startup_seconds']:.1f}",
             f"{row['peak_memory_mb']:,}",
@@ -101,8 +96,8 @@ def _simulators_table(record: dict[str, Any], table: dict[str, Any]) -> str:
     head = ("", "s a round", "fastest", "times gdpfed", "of peak", "start-up s", "peak MB")
     return (
         f"{table['clients_per_round']} of {table['num_clients']:,} clients a round (the preset's cohort: "
-        f"{table['preset_cohort']}), {table['local_steps']} steps of batch {table['batch_size']}, a {table['model']} "
-        f"of {table['parameters']:,} parameters, {operations} GFLOP a round; {record['cores']} cores, "
+        f"{table['preset_cohort']}), {table['local_steps']} steps of batch {table['batch_size']}, {table['model']} "
+        f"({table['parameters']:,} parameters), {operations} GFLOP a round; {record['cores']} cores, "
         f"{record['versions']}. Peak: {peak} GFLOP/s.\n\n" + markdown_table(head, rows)
     )
 

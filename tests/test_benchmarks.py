@@ -123,4 +123,4 @@ def test_ratios_are_of_each_turn(benchmarks: Any) -> None:
         return {"seconds_per_round": list(seconds), "others_per_round": [0.0] * len(seconds)}
 
     ours, theirs = [turn(1.0, 2.0, 3.0), turn(4.0, 4.0, 4.0)], [turn(6.0, 6.0, 6.0), turn(8.0, 9.0, 7.0)]
-    assert simulators.spread(ours, theirs) == (2.0, 3.0)
+    assert simulators.ratios(ours, theirs) == {"ratio": 2.5, "lowest_ratio": 2.0, "highest_ratio": 3.0}
