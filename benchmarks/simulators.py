@@ -1,14 +1,21 @@
 """How fast gdpfed's simulator is, against a plain PyTorch loop, pfl-research and Flower's simulation, in one run.
 
     python benchmarks/simulators.py [--repeats 3] [--rounds 5] [--only gdpfed,pfl]
-    python benchmarks/simulators.py --check      the same mathematics? Without noise, the models must agree to 1e-4.
+    python benchmarks/simulators.py --check      the same mathematics? Without noise, the models must agree
     python benchmarks/simulators.py --scaling    how gdpfed's time and memory grow with clients and with the cohort
     python benchmarks/simulators.py --ray        what Ray costs: the local engine and a cluster, same cores, in turns
     python benchmarks/simulators.py --record benchmarks/results/simulators.json      for docs/benchmarks.md
 
-The work is the FMNIST preset's round (`peers/work.py`). Every contestant is a process of its own, pfl and Flower in
-environments of their own (.venv-pfl, .venv-flower: made on the first run, which downloads about 500 MB), all with the
-same version of PyTorch. Contestants take turns; their first round is a warm-up and counts as start-up.
+    python benchmarks/simulators.py --task cifar10 [--clients 12] [--check]          another preset: `peers/tasks.py`
+    python benchmarks/simulators.py --task all --rounds 3 --record benchmarks/results/simulators-tasks.json
+
+The work is the FMNIST preset's round, or another's; a round of SVHN, CIFAR-10 and Shakespeare trains fewer clients than
+the preset's, or a plain loop would take minutes. Flower does FMNIST alone: it starts for as long as all others run.
+`--task all` leaves out Flower and what uses one core, and takes about ten minutes of two quiet ones.
+
+Every contestant is a process of its own, pfl and Flower in environments of their own (.venv-pfl, .venv-flower: made on
+the first run, which downloads about 500 MB), all with the same version of PyTorch. Contestants take turns; their first
+round is a warm-up and counts as start-up.
 
 Only ratios mean anything on a shared machine, and those only while nobody else works on it: two threads that wait for
 each other get twenty times slower when one of them is put aside. Before each run we wait up to `--patience` seconds for
@@ -27,7 +34,7 @@ import sys
 import tempfile
 import time
 import venv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +42,15 @@ import numpy as np
 import torch
 
 from peers import work
+from peers.tasks import TASKS, Task, floating_point_operations, num_parameters
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 CORES = len(os.sched_getaffinity(0))
 TORCH = torch.__version__.partition("+")[0]
-TOLERANCE = 1e-4
 # Cores that others may keep busy in a round that counts, and how many such rounds a median needs.
 QUIET = 0.15
 ENOUGH_ROUNDS = 3
-# Half of the clients have longer updates than this, so that the check sees both sides of the clipping.
-CHECK_CLIP_NORM = 0.32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,7 @@ class Contestant:
     workers: int
     packages: tuple[str, ...] = ()
     environment: str | None = None
+    tasks: tuple[str, ...] = tuple(TASKS)
 
     @property
     def is_ours(self) -> bool:
@@ -80,6 +86,7 @@ CONTESTANTS = (
         workers=CORES,
         packages=FLOWER,
         environment=".venv-flower",
+        tasks=("fmnist",),
     ),
 )
 
@@ -163,13 +170,13 @@ def run_module(python: str, module: str, arguments: list[str], *, ours: bool, th
         return json.loads(lines[-1])
 
 
-def run_contestant(contestant: Contestant, arguments: list[str], *, timeout: float) -> Any:
+def run_contestant(contestant: Contestant, task: Task, arguments: list[str], *, timeout: float) -> Any:
     """One run of a contestant."""
     threads = 1 if contestant.name == "gdpfed" else max(1, CORES // contestant.workers)
     return run_module(
         interpreter(contestant),
         contestant.module,
-        ["--workers", str(contestant.workers), *arguments],
+        ["--task", task.name, "--clients", str(task.clients), "--workers", str(contestant.workers), *arguments],
         ours=contestant.is_ours,
         threads=threads,
         timeout=timeout,
@@ -206,10 +213,20 @@ def undisturbed(results: list[Any]) -> tuple[list[float], bool]:
     return (quiet, True) if len(quiet) >= ENOUGH_ROUNDS else ([seconds for seconds, _ in rounds], False)
 
 
+def ratios(ours: list[Any], theirs: list[Any]) -> dict[str, float]:
+    """How many times our seconds: of each turn, its medians'; the median, the lowest and the highest of the turns."""
+    found = [
+        statistics.median(undisturbed([other])[0]) / statistics.median(undisturbed([own])[0])
+        for own, other in zip(ours, theirs, strict=False)
+    ]
+    all_turns = {"ratio": statistics.median(found), "lowest_ratio": min(found), "highest_ratio": max(found)}
+    return {name: round(value, 2) for name, value in all_turns.items()}
+
+
 def compare(
-    chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float, patience: float, record: Path | None
-) -> None:
-    """Runs the contestants in turns, prints the table, and keeps its numbers."""
+    task: Task, chosen: list[Contestant], *, repeats: int, rounds: int, timeout: float, patience: float
+) -> dict[str, Any]:
+    """Runs the contestants in turns, and returns the numbers of the table."""
     results: dict[str, list[Any]] = {contestant.name: [] for contestant in chosen}
     failures: dict[str, str] = {}
     peak = matmul_peak()
@@ -219,24 +236,23 @@ def compare(
                 continue
             wait_for_quiet(patience)
             try:
-                result = run_contestant(contestant, ["--rounds", str(rounds)], timeout=timeout)
+                result = run_contestant(contestant, task, ["--rounds", str(rounds)], timeout=timeout)
             except NotRunError as error:
                 failures[contestant.name] = str(error)
                 continue
             results[contestant.name].append(result)
             median, others = (statistics.median(result[key]) for key in ("seconds_per_round", "others_per_round"))
             so_far = f"{median:.3f} s a round, others busy on {others:.2f} cores"
-            print(f"{repeat + 1}/{repeats} {contestant.name}: {so_far}", file=sys.stderr)
+            print(f"{task.name} {repeat + 1}/{repeats} {contestant.name}: {so_far}", file=sys.stderr)
         peak = max(peak, matmul_peak())
-    print_table(chosen, results, failures, peak)
-    if record is not None:
-        keep(record, chosen, results, failures, peak)
+    return measured(task, chosen, results, failures, peak)
 
 
-def keep(
-    path: Path, chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float
-) -> None:
-    """The table's numbers as a small file."""
+def measured(
+    task: Task, chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float
+) -> dict[str, Any]:
+    """The table's numbers, as the record keeps them."""
+    ours = [] if "gdpfed" in failures else results.get("gdpfed", [])
     rows: list[dict[str, Any]] = []
     for contestant in chosen:
         name = contestant.name
@@ -244,68 +260,80 @@ def keep(
             rows.append({"name": name, "not_run": failures[name]})
             continue
         seconds, quiet = undisturbed(results[name])
-        rows.append(
-            {
-                "name": name,
-                "rounds": len(seconds),
-                "seconds_per_round": round(statistics.median(seconds), 4),
-                "fastest": round(min(seconds), 4),
-                "quiet": quiet,
-                "startup_seconds": round(statistics.median(each["startup_seconds"] for each in results[name]), 1),
-                "peak_memory_mb": round(max(each["peak_memory_mb"] for each in results[name])),
-            }
-        )
-    content = {
-        "cores": CORES,
-        "versions": versions(chosen),
-        "clients_per_round": work.CLIENTS_PER_ROUND,
-        "gflop_per_round": round(work.floating_point_operations() / 1e9, 2),
+        row = {
+            "name": name,
+            "rounds": len(seconds),
+            "seconds_per_round": round(statistics.median(seconds), 4),
+            "fastest": round(min(seconds), 4),
+            "quiet": quiet,
+            "startup_seconds": round(statistics.median(each["startup_seconds"] for each in results[name]), 1),
+            "peak_memory_mb": round(max(each["peak_memory_mb"] for each in results[name])),
+        }
+        if ours and name != "gdpfed":
+            row |= ratios(ours, results[name])
+        rows.append(row)
+    return {
+        "task": task.name,
+        "title": task.title,
+        "model": task.model,
+        "parameters": num_parameters(task),
+        "num_clients": task.num_clients,
+        "preset_cohort": task.cohort,
+        "clients_per_round": task.clients,
+        "local_steps": task.local_steps,
+        "batch_size": task.batch_size,
+        "gflop_per_round": round(floating_point_operations(task) / 1e9, 2),
         "matmul_peak_gflop_per_second": round(peak / 1e9),
         "contestants": rows,
     }
+
+
+def keep(path: Path, chosen: list[Contestant], tables: list[dict[str, Any]]) -> None:
+    """The tables' numbers as a small file."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"cores": CORES, "versions": versions(chosen), "tasks": tables}
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def print_table(chosen: list[Contestant], results: dict[str, list[Any]], failures: dict[str, str], peak: float) -> None:
+def print_table(table: dict[str, Any]) -> None:
     """The result, with the contestants in their order."""
-    ours = statistics.median(undisturbed(results["gdpfed"])[0]) if results.get("gdpfed") else None
-    operations = work.floating_point_operations()
+    rows = {row["name"]: row for row in table["contestants"]}
+    operations, peak = table["gflop_per_round"], table["matmul_peak_gflop_per_second"]
     print(
-        f"FMNIST preset: {work.CLIENTS_PER_ROUND} of {work.NUM_CLIENTS:,} clients a round, {work.LOCAL_STEPS} steps of "
-        f"batch {work.IMAGES_PER_CLIENT}, {operations / 1e9:.1f} GFLOP a round; {CORES} cores, {versions(chosen)}"
+        f"\n{table['title']} preset, {table['model']}: {table['clients_per_round']} of {table['num_clients']:,} "
+        f"clients a round (the preset's: {table['preset_cohort']}), {table['local_steps']} steps of batch "
+        f"{table['batch_size']}, {operations:.1f} GFLOP a round"
     )
-    print(f"matrix-multiply peak {peak / 1e9:.0f} GFLOP/s: a round would take {operations / peak:.3f} s at it")
-    print("medians over the rounds of interleaved runs; ratio: times gdpfed's seconds; *: disturbed by other processes")
+    print(f"matrix-multiply peak {peak} GFLOP/s: a round would take {operations / peak:.3f} s at it")
+    print("medians over the rounds of interleaved runs; *: disturbed by other processes")
+    print("ratio: times gdpfed's seconds of the same turn: median, lowest and highest of the turns")
     print(
-        f"{'':26}{'rounds':>7}{'s/round':>10}{'fastest':>9}{'clients/s':>11}{'ratio':>7}{'of peak':>9}"
+        f"{'':26}{'rounds':>7}{'s/round':>10}{'fastest':>9}{'clients/s':>11}{'ratio':>7}{'':13}{'of peak':>9}"
         f"{'start-up s':>12}{'peak MB':>9}"
     )
-    for contestant in chosen:
-        name = contestant.name
-        if name in failures:
-            print(f"{name:26}not run: {failures[name]}")
+    for name, row in rows.items():
+        if "not_run" in row:
+            print(f"{name:26}not run: {row['not_run']}")
             continue
-        seconds, quiet = undisturbed(results[name])
-        median = statistics.median(seconds)
-        ratio = f"{median / ours:.2f}" if ours else "-"
-        startup = statistics.median(result["startup_seconds"] for result in results[name])
-        memory = max(result["peak_memory_mb"] for result in results[name])
+        median = row["seconds_per_round"]
+        ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
+        turns = f"{row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f}" if "ratio" in row else ""
         print(
-            f"{name:26}{len(seconds):7}{median:9.3f}{' ' if quiet else '*'}{min(seconds):9.3f}"
-            f"{work.CLIENTS_PER_ROUND / median:11.0f}{ratio:>7}{operations / median / peak:9.1%}"
-            f"{startup:12.1f}{memory:9.0f}"
+            f"{name:26}{row['rounds']:7}{median:9.3f}{' ' if row['quiet'] else '*'}{row['fastest']:9.3f}"
+            f"{table['clients_per_round'] / median:11.1f}{ratio:>7}{turns:>13}{operations / median / peak:9.1%}"
+            f"{row['startup_seconds']:12.1f}{row['peak_memory_mb']:9.0f}"
         )
 
 
-def check(chosen: list[Contestant], *, timeout: float) -> bool:
+def check(task: Task, chosen: list[Contestant], *, timeout: float) -> bool:
     """Two rounds without noise, the same cohorts: prints how far apart the models are from the plain loop's."""
     reference = CONTESTANTS[1]
-    # Flower's cohorts are its own choice: it goes first, and the others train the same clients.
+    # Flower's cohorts are its own choice, and gdpfed's batches: they go first, and the others train the same.
     ordered = sorted(
         [item for item in chosen if item != reference], key=lambda item: item.module != "peers.flower_peer"
     )
-    basic = ["--rounds", "1", "--noise-multiplier", "0", "--clip-norm", str(CHECK_CLIP_NORM)]
+    clip_norm, rate = str(task.check_clip_norm), str(task.check_learning_rate)
+    basic = ["--rounds", "1", "--noise-multiplier", "0", "--clip-norm", clip_norm, "--learning-rate", rate]
     saved: dict[str, Any] = {}
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +341,7 @@ def check(chosen: list[Contestant], *, timeout: float) -> bool:
         for number, contestant in enumerate([ordered[0], reference, *ordered[1:]] if ordered else [reference]):
             file = Path(folder) / f"{number}.npz"
             try:
-                run_contestant(contestant, [*basic, *cohorts, "--save", str(file)], timeout=timeout)
+                run_contestant(contestant, task, [*basic, *cohorts, "--save", str(file)], timeout=timeout)
             except NotRunError as error:
                 failures[contestant.name] = str(error)
                 continue
@@ -323,11 +351,12 @@ def check(chosen: list[Contestant], *, timeout: float) -> bool:
         print(f"{reference.name}: not run: {failures[reference.name]}")
         return False
     expected = saved[reference.name]
-    moved = np.abs(expected[1:] - expected[:1]).max(axis=1)
+    moved = np.linalg.norm(expected[1:] - expected[:1], axis=1)
     print(
-        f"no noise, clip norm {CHECK_CLIP_NORM}; the plain loop's model moved by at most {moved[0]:.2e}, {moved[1]:.2e}"
+        f"{task.title}, {task.clients} clients, no noise, clip norm {clip_norm}, learning rate {rate}; the plain "
+        f"loop's model moved by {moved[0]:.2e}, {moved[1]:.2e}"
     )
-    print(f"{'largest difference to it':26}{'start':>10}{'round 1':>10}{'round 2':>10}")
+    print(f"{'distance, in parts of that':26}{'start':>10}{'round 1':>10}{'round 2':>10}")
     passed = True
     for contestant in chosen:
         if contestant == reference:
@@ -335,8 +364,9 @@ def check(chosen: list[Contestant], *, timeout: float) -> bool:
         if contestant.name in failures:
             print(f"{contestant.name:26}not run: {failures[contestant.name]}")
             continue
-        apart = np.abs(saved[contestant.name] - expected).max(axis=1)
-        agrees = bool(apart[0] == 0 and apart.max() < TOLERANCE)
+        apart = np.linalg.norm(saved[contestant.name] - expected, axis=1)
+        apart[1:] /= moved
+        agrees = bool(apart[0] == 0 and apart.max() < task.check_tolerance)
         passed &= agrees
         numbers = "".join(f"{value:10.1e}" for value in apart)
         print(f"{contestant.name:26}{numbers}  {'agrees' if agrees else 'DIFFERS'}")
@@ -452,9 +482,26 @@ def ray_overhead(*, repeats: int, rounds: int, timeout: float, patience: float, 
         record.write_text(json.dumps({"cores": CORES, **found, "overhead": overhead}, indent=2) + "\n")
 
 
+def chosen_tasks(name: str, *, clients: int | None) -> list[Task]:
+    """The task of this name, or all of them; with so many clients a round, where given."""
+    found = [task for task in TASKS.values() if name in (task.name, "all")]
+    return found if clients is None else [replace(task, clients=clients) for task in found]
+
+
+def chosen_contestants(task: str, *, only: str) -> list[Contestant]:
+    """Those that do this task and whose names begin so; for all tasks, those that use all cores."""
+    begins = tuple(name.strip() for name in only.split(",") if name.strip()) or ("",)
+    named = [contestant for contestant in CONTESTANTS if contestant.name.startswith(begins)]
+    if task == "all":
+        return [each for each in named if each.tasks == tuple(TASKS) and each.workers == CORES]
+    return [each for each in named if task in each.tasks]
+
+
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="gdpfed's simulator against its peers")
+    parser.add_argument("--task", choices=(*TASKS, "all"), default="fmnist", help="whose round, or all, in turn")
+    parser.add_argument("--clients", type=int, help="that train in a round; default: those of peers/tasks.py")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each run")
     parser.add_argument("--only", default="", help="contestants whose name begins with one of these, e.g. gdpfed,pfl")
@@ -467,10 +514,16 @@ def main() -> None:
     given = parser.parse_args()
     # So that whoever ends us ends the contestant too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    begins = tuple(name.strip() for name in given.only.split(",") if name.strip()) or ("",)
-    chosen = [contestant for contestant in CONTESTANTS if contestant.name.startswith(begins)]
+    if (given.ray or given.scaling) and (given.task != "fmnist" or given.clients):
+        parser.error("--ray and --scaling are of FMNIST, with clients of their own")
+    try:
+        tasks = chosen_tasks(given.task, clients=given.clients)
+    except ValueError as error:
+        parser.error(f"--clients: {error}")
+    chosen = chosen_contestants(given.task, only=given.only)
     if not chosen:
-        parser.error(f"--only: expected beginnings of {', '.join(item.name for item in CONTESTANTS)}")
+        names = (item.name for item in chosen_contestants(given.task, only=""))
+        parser.error(f"--only: expected beginnings of {', '.join(names)}")
     if given.ray:
         ray_overhead(
             repeats=given.repeats,
@@ -482,16 +535,25 @@ def main() -> None:
     elif given.scaling:
         scaling(rounds=given.rounds, timeout=given.timeout, patience=given.patience)
     elif given.check:
-        sys.exit(0 if check(chosen, timeout=given.timeout) else 1)
+        passed = [check(task, chosen, timeout=given.timeout) for task in tasks]
+        sys.exit(0 if all(passed) else 1)
     else:
-        compare(
-            chosen,
-            repeats=given.repeats,
-            rounds=given.rounds,
-            timeout=given.timeout,
-            patience=given.patience,
-            record=given.record,
-        )
+        print(f"{CORES} cores, {versions(chosen)}")
+        tables = []
+        for task in tasks:
+            tables.append(
+                compare(
+                    task,
+                    chosen,
+                    repeats=given.repeats,
+                    rounds=given.rounds,
+                    timeout=given.timeout,
+                    patience=given.patience,
+                )
+            )
+            print_table(tables[-1])
+            if given.record is not None:
+                keep(given.record, chosen, tables)
 
 
 if __name__ == "__main__":

@@ -31,32 +31,74 @@ NOTES = DOCS.parent / "reproduce" / "notes"
 TABLES = DOCS.parent / "reproduce" / "tables"
 
 
-def simulators_table() -> str:
-    """gdpfed's simulator beside its peers, as `benchmarks/simulators.py --record` left it."""
-    record = json.loads((DOCS.parent / "benchmarks" / "results" / "simulators.json").read_text(encoding="utf-8"))
-    contestants = record["contestants"]
-    ours = next(row["seconds_per_round"] for row in contestants if row["name"] == "gdpfed")
-    peak, operations = record["matmul_peak_gflop_per_second"], record["gflop_per_round"]
+def _times(row: dict[str, Any]) -> str:
+    """How many times gdpfed's seconds: the median, the lowest and the highest of the turns."""
+    ratio = f"{row.get('ratio', 1):.2f}" + ("" if row["quiet"] else "*")
+    return ratio + (f" ({row['lowest_ratio']:.2f}-{row['highest_ratio']:.2f})" if "lowest_ratio" in row else "")
+
+
+def tasks_text() -> str:
+    """A round of each preset beside a plain loop's and pfl's, as `benchmarks/simulators.py --task all` left it."""
+    record = _measured("simulators-tasks.json")
+    if record is None:
+        return "Not measured yet: `python benchmarks/simulators.py --task all`.\n"
+    rows = []
+    for table in record["tasks"]:
+        found = {row["name"]: row for row in table["contestants"]}
+        others = [found[f"plain loop, {record['cores']} processes"], found[f"pfl, {record['cores']} workers"]]
+        rows.append(
+            (
+                f"{table['title']}, {table['model']}",
+                f"{table['clients_per_round']} of {table['preset_cohort']}",
+                f"{table['local_steps']} of {table['batch_size']}",
+                f"{found['gdpfed']['seconds_per_round']:.2f}" + ("" if found["gdpfed"]["quiet"] else "*"),
+                *("not run" if "not_run" in row else _times(row) for row in others),
+            )
+        )
+    disturbed = any(not row.get("quiet", True) for table in record["tasks"] for row in table["contestants"])
+    return (
+        f"Seconds of a round on {record['cores']} cores, and how many times that the others take (lowest and highest "
+        f"of interleaved turns){'; *: disturbed' if disturbed else ''}. Clients: of the preset's cohort.\n\n"
+        + markdown_table(("", "clients", "steps of batch", "gdpfed", "plain loop", "pfl"), rows)
+    )
+
+
+def simulators_tables() -> str:
+    """gdpfed's simulator beside its peers, as both runs of `benchmarks/simulators.py --record` left it."""
+    parts = [
+        "# Simulators\n\nWritten by `docs/generate.py` from what `python benchmarks/simulators.py --record` left: "
+        "medians over the rounds of interleaved runs; ratios within each turn, in brackets the lowest and the highest. "
+        "Peak: of matrix products; *: disturbed by other processes."
+    ]
+    for name, what in (("simulators.json", ""), ("simulators-tasks.json", ", one of all")):
+        record = _measured(name)
+        for table in record["tasks"] if record else []:
+            parts.append(f"## {table['title']}{what}\n\n{_simulators_table(record, table)}")
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _simulators_table(record: dict[str, Any], table: dict[str, Any]) -> str:
+    peak, operations = table["matmul_peak_gflop_per_second"], table["gflop_per_round"]
     rows = [
         (row["name"], f"not run: {row['not_run']}", "", "", "", "", "")
         if "not_run" in row
         else (
             row["name"],
-            f"{row['seconds_per_round']:.3f}" + ("" if row["quiet"] else " (disturbed)"),
+            f"{row['seconds_per_round']:.3f}",
             f"{row['fastest']:.3f}",
-            f"{row['seconds_per_round'] / ours:.2f}",
+            _times(row),
             f"{100 * operations / row['seconds_per_round'] / peak:.0f} %",
             f"{row['startup_seconds']:.1f}",
             f"{row['peak_memory_mb']:,}",
         )
-        for row in contestants
+        for row in table["contestants"]
     ]
     head = ("", "s a round", "fastest", "times gdpfed", "of peak", "start-up s", "peak MB")
     return (
-        f"{record['clients_per_round']} of 6,000 clients a round, 5 steps of batch 10, a CNN of 21,840 parameters "
-        f"(conv 10, conv 20, dense 50), {operations} GFLOP a round; {record['cores']} cores, {record['versions']}. "
-        f"Medians over the rounds of interleaved runs. Peak: {peak} GFLOP/s of matrix products.\n\n"
-        + markdown_table(head, rows)
+        f"{table['clients_per_round']} of {table['num_clients']:,} clients a round (the preset's cohort: "
+        f"{table['preset_cohort']}), {table['local_steps']} steps of batch {table['batch_size']}, {table['model']} "
+        f"({table['parameters']:,} parameters), {operations} GFLOP a round; {record['cores']} cores, "
+        f"{record['versions']}. Peak: {peak} GFLOP/s.\n\n" + markdown_table(head, rows)
     )
 
 
@@ -329,7 +371,7 @@ def pages() -> dict[Path, str]:
         "results.md": results_page(RECORDS, NOTES, findings=findings_table()),
         "beyond.md": beyond_page(RECORDS / "beyond", NOTES / "beyond"),
         "limits.md": limits(),
-        "benchmarks.md": filled("benchmarks.md", {"simulators": simulators_table()}),
+        "benchmarks.md": filled("benchmarks.md", {"simulators": tasks_text()}),
         "clusters.md": filled("clusters.md", {"ray": ray_text()}),
         "deployment.md": filled(
             "deployment.md",
@@ -344,6 +386,7 @@ def pages() -> dict[Path, str]:
     clipping = DOCS.parent / "benchmarks" / "results" / "adaptive_clipping.json"
     beyond = beyond_tables(RECORDS / "beyond", NOTES / "beyond", clipping=clipping)
     tables = result_tables(RECORDS, NOTES) | beyond | limit_tables()
+    tables["simulators"] = simulators_tables()
     tables["deployment"] = (
         f"{seconds_table()}\n## What a client pays for being asked\n\nThrough Flower, all messages: the node's own "
         f"work in a simulation (`benchmarks/thousand_nodes.py --params 100000 --asks 10`, and 50), all of the process "

@@ -1,6 +1,7 @@
 # mypy: ignore-errors
 # (Flower lives in an environment of its own, .venv-flower, where the type checker does not look.)
-"""Flower's simulation: 6,000 virtual nodes, a client app that trains on its node's partition, actors of one core each.
+"""Flower's simulation of FMNIST: 6,000 virtual nodes, a client app that trains on its node's partition, actors of one
+core each.
 
     .venv-flower/bin/python -m peers.flower_peer --rounds 3 --workers 2
 
@@ -16,9 +17,11 @@ import time
 import numpy as np
 import torch
 
-from peers import work
+from peers import tasks, work
 
 POLL_SECONDS = 0.05
+# The one whose clients use all they have in every step: a node need not know the round.
+TASK = tasks.TASKS["fmnist"]
 
 # Nothing listens beyond the loopback interface, nothing is reported, nothing is installed.
 QUIET = {
@@ -42,10 +45,11 @@ class Actor:
         """One client's training."""
         if cls.trainer is None:
             torch.set_num_threads(1)
-            cls.data = work.make_data()
-            cls.trainer = work.LocalTrainer(clip_norm=clip_norm)
+            cls.data = tasks.make_data(TASK)
+            cls.trainer = work.LocalTrainer(TASK, clip_norm=clip_norm)
         images, labels = cls.data
-        return cls.trainer.clipped_update(torch.from_numpy(weights), images[partition], labels[partition]).numpy()
+        batches = tasks.batches(TASK, images[partition], labels[partition], None)
+        return cls.trainer.clipped_update(torch.from_numpy(weights), batches).numpy()
 
 
 def run(settings: work.Settings) -> None:
@@ -69,20 +73,20 @@ def run(settings: work.Settings) -> None:
         content = {"update": ArrayRecord([update]), "metrics": MetricRecord({"partition": partition})}
         return Message(RecordDict(content), reply_to=message)
 
-    initial = work.flatten(work.make_model())
+    initial = work.flatten(tasks.make_model(TASK))
     report = work.Report(name=f"Flower, {settings.workers} actors", settings=settings, initial=initial)
-    generator = torch.Generator().manual_seed(work.SEED)
-    chooser = np.random.default_rng(work.SEED)
+    generator = torch.Generator().manual_seed(tasks.SEED)
+    chooser = np.random.default_rng(tasks.SEED)
     cohorts = []
 
     @server_app.main()
     def main(grid, context):  # noqa: ARG001
-        while len(nodes := sorted(grid.get_node_ids())) < work.NUM_CLIENTS:
+        while len(nodes := sorted(grid.get_node_ids())) < TASK.num_clients:
             time.sleep(0.1)
         weights = initial
         for _ in settings.cohorts:
             report.round_begins()
-            chosen = chooser.choice(len(nodes), work.CLIENTS_PER_ROUND, replace=False)
+            chosen = chooser.choice(len(nodes), settings.task.clients, replace=False)
             content = RecordDict({"model": ArrayRecord([weights.numpy()]), "config": ConfigRecord({})})
             waiting = set(
                 grid.push_messages([Message(content, dst_node_id=nodes[i], message_type="train") for i in chosen])
@@ -98,14 +102,14 @@ def run(settings: work.Settings) -> None:
                     trained.append(int(reply.content["metrics"]["partition"]))
                 if waiting:
                     time.sleep(POLL_SECONDS)
-            weights = weights + work.noised_mean(total, noise_std=settings.noise_std, generator=generator)
+            weights = weights + settings.noised_mean(total, generator)
             report.round_ends(weights)
             cohorts.append(trained)
 
     run_simulation(
         server_app=server_app,
         client_app=client_app,
-        num_supernodes=work.NUM_CLIENTS,
+        num_supernodes=TASK.num_clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
             "init_args": {
@@ -123,6 +127,8 @@ def run(settings: work.Settings) -> None:
 def main() -> None:
     """Keeps Flower's and Ray's files in a folder that goes away."""
     settings = work.read_settings()
+    if settings.task.name != TASK.name:
+        raise SystemExit(f"expected --task {TASK.name}, got {settings.task.name}")
     with tempfile.TemporaryDirectory(prefix="flwr-") as folder:
         os.environ.update(QUIET, FLWR_HOME=folder, RAY_TMPDIR=folder)
         run(settings)

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from gdpfed.training.clients.blocks import ClientData
-from peers import work
+from peers import tasks, work
 from peers.gdpfed_peer import gdpfed_contestant, one_group
 
 
@@ -26,19 +26,20 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
 
-    images, labels = work.make_data()
+    task = tasks.TASKS["fmnist"]
+    images, labels = tasks.make_data(task)
     inputs, targets = images.flatten(0, 1), labels.flatten()
-    places = np.random.default_rng(work.SEED).integers(0, len(targets), size=(given.clients, work.IMAGES_PER_CLIENT))
+    places = np.random.default_rng(tasks.SEED).integers(0, len(targets), size=(given.clients, task.num_examples))
     data_memory = work.peak_memory_mb()
     began = time.perf_counter()
     plan = one_group(
         num_clients=given.clients,
         cohort=given.cohort,
-        clip_norm=work.CLIP_NORM,
+        clip_norm=task.clip_norm,
         num_rounds=given.rounds + 1,
     )
     data = ClientData(inputs=inputs, labels=targets, members=tuple(places))
-    state, one_round = gdpfed_contestant(plan, data, workers=given.workers)
+    state, one_round = gdpfed_contestant(task, plan, data, workers=given.workers)
     setup_seconds = time.perf_counter() - began
 
     seconds = []

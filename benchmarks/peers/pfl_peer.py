@@ -4,19 +4,20 @@
 
     .venv-pfl/bin/python -m peers.pfl_peer --rounds 3 --workers 2
 
-Set up as fast as it gets: a client's tensors are made once and handed over without a copy, its batch is the whole
-dataset (which skips slicing), metrics are neither computed nor printed, and workers have one thread each. pfl always
-evaluates in its first iteration; that is the warm-up.
+Set up as fast as it gets: a client's tensors are handed over without a copy, its batch is the whole dataset (which
+skips slicing) or a slice of what was put in the order of its steps, metrics are neither computed nor printed, and
+workers have one thread each. pfl always evaluates in its first iteration; that is the warm-up.
 """
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
 import sys
 import warnings
 
-from peers import work
+from peers import tasks, work
 
 RANK = "PFL_WORKER_RANK"
 ADDRESSES = "PFL_WORKER_ADDRESSES"
@@ -58,12 +59,13 @@ def run(settings: work.Settings) -> None:
 
     warnings.filterwarnings("ignore", message="To copy construct from a tensor")
     work.use_threads(settings)
-    np.random.seed(work.SEED)  # noqa: NPY002  (pfl draws its seeds from here, alike in all workers)
+    task = settings.task
+    np.random.seed(tasks.SEED)  # noqa: NPY002  (pfl draws its seeds from here, alike in all workers)
 
     class Module(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = work.make_model()
+            self.layers = tasks.make_model(task)
             self.criterion = torch.nn.CrossEntropyLoss()
 
         def loss(self, images, labels):
@@ -73,10 +75,21 @@ def run(settings: work.Settings) -> None:
             return {}
 
     module = Module()
-    images, labels = work.make_data()
-    datasets = [Dataset((images[client], labels[client])) for client in range(work.NUM_CLIENTS)]
-    order = iter([client for cohort in settings.cohorts for client in cohort])
-    training_data = FederatedDataset(make_dataset_fn=datasets.__getitem__, user_sampler=lambda: next(order, 0))
+    inputs, labels = tasks.make_data(task)
+    # A user is a place of a round's cohort: one whose batch is all it has is a dataset from the start, the others' are
+    # put in the order of their steps when they are asked.
+    users = [(number, place) for number, cohort in enumerate(settings.cohorts) for place in range(len(cohort))]
+    ready = [Dataset(each) for each in zip(inputs, labels, strict=True)] if task.is_fixed else []
+
+    def make_dataset(user):
+        number, place = users[user]
+        client = settings.cohorts[number][place]
+        if ready:
+            return ready[client]
+        return Dataset(tasks.in_order(inputs[client], labels[client], settings.order(number, place)))
+
+    turns = iter(range(len(users)))
+    training_data = FederatedDataset(make_dataset_fn=make_dataset, user_sampler=lambda: next(turns, 0))
 
     mechanism = GaussianMechanism(settings.clip_norm, settings.noise_std / settings.clip_norm)
     backend = SimulatedBackend(
@@ -86,7 +99,7 @@ def run(settings: work.Settings) -> None:
     )
     model = PyTorchModel(
         model=module,
-        local_optimizer_create=torch.optim.SGD,
+        local_optimizer_create=functools.partial(torch.optim.SGD, momentum=task.momentum),
         central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
     report = work.Report(
@@ -107,13 +120,15 @@ def run(settings: work.Settings) -> None:
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=len(settings.cohorts),
             evaluation_frequency=len(settings.cohorts) + 1,
-            train_cohort_size=work.CLIENTS_PER_ROUND,
+            train_cohort_size=task.clients,
             val_cohort_size=None,
         ),
         backend=backend,
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=work.LOCAL_STEPS, local_learning_rate=work.LEARNING_RATE, local_batch_size=None
+            local_num_epochs=task.local_steps if task.is_fixed else 1,
+            local_learning_rate=settings.learning_rate,
+            local_batch_size=None if task.is_fixed else task.batch_size,
         ),
         callbacks=[Rounds()],
         send_metrics_to_platform=False,

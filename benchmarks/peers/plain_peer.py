@@ -4,13 +4,13 @@ python -m peers.plain_peer --rounds 3 --workers 2
 """
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor
 
-from peers import work
+from peers import tasks, work
 
 
 class Loop:
@@ -18,32 +18,38 @@ class Loop:
 
     def __init__(self, settings: work.Settings) -> None:
         work.use_threads(settings)
-        self.images, self.labels = work.make_data()
-        self.trainer = work.LocalTrainer(clip_norm=settings.clip_norm)
+        self.settings = settings
+        self.inputs, self.labels = tasks.make_data(settings.task)
+        self.trainer = work.LocalTrainer(
+            settings.task, clip_norm=settings.clip_norm, learning_rate=settings.learning_rate
+        )
 
-    def total(self, weights: Tensor, clients: Sequence[int]) -> Tensor:
-        """The sum of these clients' updates."""
+    def total(self, weights: Tensor, round_number: int, places: Iterable[int]) -> Tensor:
+        """The sum of the updates of the clients at these places of the round's cohort."""
         total = torch.zeros_like(weights)
-        for client in clients:
-            total += self.trainer.clipped_update(weights, self.images[client], self.labels[client])
+        for place in places:
+            client = self.settings.cohorts[round_number][place]
+            order = self.settings.order(round_number, place)
+            batches = tasks.batches(self.settings.task, self.inputs[client], self.labels[client], order)
+            total += self.trainer.clipped_update(weights, batches)
         return total
 
 
 def serve(connection: Connection, settings: work.Settings) -> None:
-    """A worker process: a model and clients come in, their sum goes out."""
+    """A worker process: a model, a round and places of its cohort come in, their sum goes out."""
     loop = Loop(settings)
     while (request := connection.recv()) is not None:
-        weights, clients = request
-        connection.send(loop.total(torch.from_numpy(weights), clients).numpy())
+        weights, round_number, places = request
+        connection.send(loop.total(torch.from_numpy(weights), round_number, places).numpy())
 
 
 def main() -> None:
     """Runs the rounds."""
     settings = work.read_settings()
     loop = Loop(settings)
-    weights = work.flatten(work.make_model())
+    weights = work.flatten(tasks.make_model(settings.task))
     report = work.Report(name=f"plain loop, {settings.workers} processes", settings=settings, initial=weights)
-    generator = torch.Generator().manual_seed(work.SEED)
+    generator = torch.Generator().manual_seed(tasks.SEED)
 
     context = multiprocessing.get_context("spawn")
     connections = []
@@ -54,15 +60,15 @@ def main() -> None:
         helpers[-1].start()
         connections.append(ours)
 
-    for cohort in settings.cohorts:
+    for round_number, cohort in enumerate(settings.cohorts):
         report.round_begins()
-        shares = [cohort[worker :: settings.workers] for worker in range(settings.workers)]
+        shares = [range(worker, len(cohort), settings.workers) for worker in range(settings.workers)]
         for connection, share in zip(connections, shares[1:], strict=True):
-            connection.send((weights.numpy(), share))
-        total = loop.total(weights, shares[0])
+            connection.send((weights.numpy(), round_number, share))
+        total = loop.total(weights, round_number, shares[0])
         for connection in connections:
             total += torch.from_numpy(connection.recv())
-        weights = weights + work.noised_mean(total, noise_std=settings.noise_std, generator=generator)
+        weights = weights + settings.noised_mean(total, generator)
         report.round_ends(weights)
     report.finish()
 

@@ -1,8 +1,7 @@
-"""The work of the contestants, and the one line of JSON in which each reports.
+"""What the contestants share: how they are asked, how one client trains, and the one line of JSON of each.
 
-The FMNIST preset's round: 120 of 6,000 clients with 10 images each, 5 local SGD steps of batch 10, every update
-clipped, the sum noised, the mean added to the model. A client's batch is all it has, so there is no order of examples
-that contestants could differ in. Images and labels are random: timing does not ask what they show.
+A round, of `tasks.py`: some of the task's clients take their local SGD steps, every update is clipped, the sum noised,
+the mean added to the model. Where a client has more examples than a batch, each step's are drawn by shuffled passes.
 
 Runs in every contestant's environment, so it imports nothing but numpy and torch.
 """
@@ -12,59 +11,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-NUM_CLIENTS = 6_000
-CLIENTS_PER_ROUND = 120
-IMAGES_PER_CLIENT = 10
-LOCAL_STEPS = 5
-LEARNING_RATE = 0.1
-CLIP_NORM = 1.5
-NOISE_MULTIPLIER = 1.0
-SEED = 20_250_711
-
-
-def make_model() -> nn.Sequential:
-    """The CNN of 21,840 parameters, with the same initial weights for every contestant."""
-    torch.manual_seed(SEED)
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(10, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(320, 50),
-        nn.ReLU(),
-        nn.Linear(50, 10),
-    )
-
-
-def floating_point_operations(num_clients: int = CLIENTS_PER_ROUND) -> float:
-    """Of one round, in the matrix products alone: two a multiply-add, the backward pass counted twice the forward."""
-    multiply_adds = 24 * 24 * 10 * 25 + 8 * 8 * 20 * 250 + 320 * 50 + 50 * 10
-    return 3 * 2.0 * multiply_adds * IMAGES_PER_CLIENT * LOCAL_STEPS * num_clients
-
-
-def make_data(num_clients: int = NUM_CLIENTS) -> tuple[Tensor, Tensor]:
-    """Images (clients, 10, 1, 28, 28) in [0, 1] and labels (clients, 10), from the seed."""
-    generator = np.random.default_rng(SEED)
-    pixels = generator.integers(0, 256, size=(num_clients, IMAGES_PER_CLIENT, 1, 28, 28), dtype=np.uint8)
-    labels = generator.integers(0, 10, size=(num_clients, IMAGES_PER_CLIENT))
-    return torch.from_numpy(pixels).to(torch.float32).div_(255), torch.from_numpy(labels)
-
-
-def draw_cohorts(num_rounds: int) -> list[list[int]]:
-    """Which clients each round trains: the same for every contestant that can choose."""
-    generator = np.random.default_rng([SEED, 1])
-    return [generator.choice(NUM_CLIENTS, CLIENTS_PER_ROUND, replace=False).tolist() for _ in range(num_rounds)]
+from peers.tasks import LEARNING_RATE, TASKS, Order, Task, draw_cohorts, draw_order, make_model
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -75,59 +31,82 @@ def flatten(model: nn.Module) -> Tensor:
 class LocalTrainer:
     """One client at a time, in plain PyTorch: what the plain loop and Flower's client do."""
 
-    def __init__(self, *, clip_norm: float) -> None:
-        self.model = make_model()
+    def __init__(self, task: Task, *, clip_norm: float, learning_rate: float = LEARNING_RATE) -> None:
+        self.model = make_model(task)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=LEARNING_RATE)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=learning_rate, momentum=task.momentum)
         self.loss = nn.CrossEntropyLoss()
         self.clip_norm = clip_norm
 
-    def clipped_update(self, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def clipped_update(self, weights: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         """Trains from ``weights`` (params,) and returns the update, scaled to at most the clip norm."""
         nn.utils.vector_to_parameters(weights.clone(), self.parameters)
-        for _ in range(LOCAL_STEPS):
+        # Momentum begins anew with each client.
+        self.optimizer.state.clear()
+        for inputs, labels in batches:
             self.optimizer.zero_grad()
-            self.loss(self.model(images), labels).backward()
+            self.loss(self.model(inputs), labels).backward()
             self.optimizer.step()
         update = flatten(self.model) - weights
         return update * min(1.0, self.clip_norm / max(float(update.norm()), 1e-12))
-
-
-def noised_mean(total: Tensor, *, noise_std: float, generator: torch.Generator) -> Tensor:
-    """The server's step: Gaussian noise on the sum of the clipped updates, over the number of clients."""
-    return (total + noise_std * torch.randn(total.shape, generator=generator)) / CLIENTS_PER_ROUND
 
 
 @dataclass(kw_only=True)
 class Settings:
     """What `simulators.py` asks a contestant for. Round 0 is a warm-up and belongs to the start-up."""
 
+    task: Task
     rounds: int
     workers: int
+    learning_rate: float
     clip_norm: float
     noise_std: float
     save: Path | None
     cohorts: list[list[int]]
+    # (rounds, clients, steps, batch) of another contestant.
+    orders: NDArray[np.int64] | None = None
+
+    def order(self, round_number: int, place: int) -> Order | None:
+        """The examples of each step of the client at this place of the cohort; None where every step has all."""
+        if self.task.is_fixed:
+            return None
+        if self.orders is not None:
+            return np.asarray(self.orders[round_number, place])
+        return draw_order(self.task, round_number, self.cohorts[round_number][place])
+
+    def noised_mean(self, total: Tensor, generator: torch.Generator) -> Tensor:
+        """The server's step: Gaussian noise on the sum of the clipped updates, over the number of clients."""
+        return (total + self.noise_std * torch.randn(total.shape, generator=generator)) / self.task.clients
 
 
 def read_settings(arguments: Sequence[str] | None = None) -> Settings:
     """The command line that all contestants share."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--task", choices=TASKS, default="fmnist")
+    parser.add_argument("--clients", type=int, help="that train in a round; default: the task's")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after one that warms up")
     parser.add_argument("--workers", type=int, default=1, help="processes that train; the two cores are shared out")
-    parser.add_argument("--clip-norm", type=float, default=CLIP_NORM)
-    parser.add_argument("--noise-multiplier", type=float, default=NOISE_MULTIPLIER)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--clip-norm", type=float)
+    parser.add_argument("--noise-multiplier", type=float)
     parser.add_argument("--save", type=Path, help="write the model after each round, and the cohorts, to this .npz")
     parser.add_argument("--cohorts", type=Path, help="train the cohorts of this .npz, which another contestant saved")
     given = parser.parse_args(arguments)
-    drawn = np.load(given.cohorts)["cohorts"].tolist() if given.cohorts else draw_cohorts(given.rounds + 1)
+    task = TASKS[given.task]
+    task = replace(task, clients=given.clients or task.clients)
+    clip_norm = given.clip_norm or task.clip_norm
+    saved = dict(np.load(given.cohorts)) if given.cohorts else {}
+    drawn = saved["cohorts"].tolist() if saved else draw_cohorts(task, given.rounds + 1)
     return Settings(
+        task=task,
         rounds=given.rounds,
         workers=given.workers,
-        clip_norm=given.clip_norm,
-        noise_std=given.noise_multiplier * given.clip_norm,
+        learning_rate=given.learning_rate,
+        clip_norm=clip_norm,
+        noise_std=(task.noise_multiplier if given.noise_multiplier is None else given.noise_multiplier) * clip_norm,
         save=given.save,
         cohorts=drawn[: given.rounds + 1],
+        orders=saved.get("orders"),
     )
 
 
@@ -231,15 +210,20 @@ class Report:
     def finish(self) -> None:
         """Writes what was asked for."""
         if self.settings.save:
-            models = torch.stack([self.initial, *self.models]).numpy()
-            np.savez(self.settings.save, models=models, cohorts=np.array(self.settings.cohorts))
+            kept = {
+                "models": torch.stack([self.initial, *self.models]).numpy(),
+                "cohorts": np.array(self.settings.cohorts),
+            }
+            if self.settings.orders is not None:
+                kept["orders"] = self.settings.orders
+            np.savez(self.settings.save, **kept)  # type: ignore[arg-type]
         line = {
             "name": self.name,
             "seconds_per_round": self.seconds,
             "others_per_round": self.others,
             "startup_seconds": self.startup,
             "peak_memory_mb": self.peak_memory,
-            "clients_per_round": CLIENTS_PER_ROUND,
+            "clients_per_round": self.settings.task.clients,
             "result_norm": float((self.models[-1] - self.initial).norm()),
         }
         print(json.dumps(line), flush=True)
