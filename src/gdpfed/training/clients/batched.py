@@ -3,14 +3,15 @@
 Place: below the cohort trainer. A model becomes a function from stacked parameters (clients, ...) and stacked batches
 (clients, batch, ...) to every client's gradient of its own weighted loss.
 
-Four ways to do it, same mathematics:
+Five ways to do it, same mathematics:
   layers   a plain CNN, by hand: `layers.py`.
+  normed   one with batch norms, by hand: `normed.py`.
   linear   one dense layer on a part without parameters (`tasks/features.py`), by hand; features are computed once for a
            batch that stays.
   vmap     any other nn.Module, by torch.func. Clients do not mix, so one backward pass of the summed losses gives every
            client's own gradient.
   loop     one client after the other: what torch.func cannot batch (nn.LSTM, nn.GRU), and, on a CPU, convolutions of so
-           many pixels that a client alone keeps a core busy: channels last, in half to three quarters of the time of vmap.
+           many pixels that a client alone keeps a core busy: channels last, in half to three quarters of vmap's time.
 
 Guarantees (tests of the same name):
   batched_equals_single         gradients equal those of the module itself, client by client.
@@ -21,6 +22,7 @@ Guarantees (tests of the same name):
   other_randomness_is_refused   it would draw in the order of the work.
   own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
   norms_see_no_padding          a batch norm's statistics are of each client's own examples, not of what pads them.
+  freed_memory_is_used_again    a step takes none from the system, and gives none back.
 """
 
 import copy
@@ -39,6 +41,7 @@ from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.tasks.words import WordSoFar
 from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
+from gdpfed.training.clients.normed import NormedModel
 
 __all__ = ["BatchedModel", "LinearModel", "batched_model"]
 
@@ -63,12 +66,21 @@ class BatchedModel(Protocol):
 
 def batched_model(model: nn.Module, loss: Loss = CROSS_ENTROPY) -> BatchedModel:
     """The fastest way to train many copies of ``model`` at once."""
+    _keep_freed_memory()
     if loss.kind == "classes" and all(parameter.requires_grad for parameter in model.parameters()):
         if LayeredModel.supports(model):
             return LayeredModel(cast(nn.Sequential, model))
+        if NormedModel.supports(model):
+            return NormedModel(cast(nn.Sequential, model))
         if LinearModel.supports(model):
             return LinearModel(cast(nn.Sequential, model))
     return _AnyModule(model, loss)
+
+
+def _keep_freed_memory() -> None:
+    """What glibc's malloc has seen freed in one piece, it keeps twice of from then on, and the processes that it forks
+    do. Else it may take a step's tensors from the system and give them back every time: half of a step's time."""
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 class LinearModel:
