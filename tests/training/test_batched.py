@@ -5,7 +5,7 @@ import math
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from gdpfed.errors import InputError
 from gdpfed.tasks.losses import CROSS_ENTROPY, loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
-from gdpfed.training.clients import batched
 from gdpfed.training.clients.batched import BatchedModel, _AnyModule, batched_model
 from gdpfed.training.clients.layers import LayeredModel
 from gdpfed.training.clients.normed import NormedModel
@@ -250,13 +249,13 @@ def test_batched_equals_single_in_float32(name: str) -> None:
 def test_large_images_go_alone(edge: int, is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same gradients; and by another way, since a ResNet takes a third longer by the wrong one."""
     taken: list[bool] = []
-    alone = batched._alone
+    alone = _AnyModule._alone
 
-    def watched(*arguments: Any) -> Tensor:
+    def watched(*arguments: Any) -> Sequence[Tensor]:
         taken.append(True)
         return alone(*arguments)
 
-    monkeypatch.setattr(batched, "_alone", watched)
+    monkeypatch.setattr(_AnyModule, "_alone", watched)
     layers = [nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)]
     check_equal(nn.Sequential(*layers), images(2, edge, edge))
     assert bool(taken) == is_alone
