@@ -1,9 +1,10 @@
 """Gradients of many small CNNs with batch norms at once, by hand: the clients side by side, as groups of channels.
 
 Place: the fast way of `batched.py` for those models of `layers.py` that have a BatchNorm2d without running statistics.
-A block's images are one batch of images with all clients' channels, channels last. So a convolution is one of groups, a
-norm is of each client's own channels without further ado, and PyTorch's own kernels, which have much to do in every
-call, do for all clients what autograd would have them do for each.
+A block is one batch of images that have all clients' channels, channels last: a convolution is one in groups, and a
+norm is of each client's own channels as it is. PyTorch's own kernels are called as autograd would, without it. A
+convolution takes 30 us before it begins, and 16 channels keep no kernel busy: of four clients each takes three quarters
+of the time that one takes alone.
 
 Guarantees (tests of the same name):
   norms_equal_autograd          each client's gradients equal those of the module itself, ties of a pool included.
@@ -32,6 +33,7 @@ _convolution_backward = torch.ops.aten.convolution_backward.default
 class NormedModel:
     """An nn.Sequential of known layers with norms, for all clients of a block at once."""
 
+    # Beyond, their memory leaves the caches.
     block_clients = 4
     takes_keys = False
 
