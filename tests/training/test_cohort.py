@@ -216,10 +216,11 @@ def test_a_gpu_trains_the_same_up_to_rounding(kind: str) -> None:
     torch.testing.assert_close(found[0], updates(where), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["cnn", "normed", "slowly normed"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
-def test_clients_see_only_their_own(value: float) -> None:
+def test_clients_see_only_their_own(kind: str, value: float) -> None:
     """Everybody else's examples broken: not a bit of one's own update changes, padded batch or not."""
-    where = world("cnn")
+    where = WORLDS[kind]()
     expected = updates(where)
     for client in (0, 1, 5):
         inputs = torch.full_like(where.data.inputs, value)

@@ -3,8 +3,9 @@
 Place: below the cohort trainer. A model becomes a function from stacked parameters (clients, ...) and stacked batches
 (clients, batch, ...) to every client's gradient of its own weighted loss.
 
-Four ways to do it, same mathematics:
+Five ways to do it, same mathematics:
   layers   a plain CNN, by hand: `layers.py`.
+  normed   one with batch norms, by hand: `normed.py`.
   linear   one dense layer on a part without parameters (`tasks/features.py`), by hand; features are computed once for a
            batch that stays.
   vmap     any other nn.Module, by torch.func. Clients do not mix, so one backward pass of the summed losses gives every
@@ -21,6 +22,7 @@ Guarantees (tests of the same name):
   other_randomness_is_refused   it would draw in the order of the work.
   own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
   norms_see_no_padding          a batch norm's statistics are of each client's own examples, not of what pads them.
+  freed_memory_is_used_again    a step takes none from the system, and gives none back.
 """
 
 import copy
@@ -39,6 +41,7 @@ from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.tasks.words import WordSoFar
 from gdpfed.training.clients.dropout import SeededDropout
 from gdpfed.training.clients.layers import Keys, LayeredModel, loss_gradient
+from gdpfed.training.clients.normed import NormedModel
 
 __all__ = ["BatchedModel", "LinearModel", "batched_model"]
 
@@ -63,12 +66,25 @@ class BatchedModel(Protocol):
 
 def batched_model(model: nn.Module, loss: Loss = CROSS_ENTROPY) -> BatchedModel:
     """The fastest way to train many copies of ``model`` at once."""
+    _keep_freed_memory()
     if loss.kind == "classes" and all(parameter.requires_grad for parameter in model.parameters()):
         if LayeredModel.supports(model):
             return LayeredModel(cast(nn.Sequential, model))
+        if NormedModel.supports(model):
+            return NormedModel(cast(nn.Sequential, model))
         if LinearModel.supports(model):
             return LinearModel(cast(nn.Sequential, model))
     return _AnyModule(model, loss)
+
+
+def _keep_freed_memory() -> None:
+    """Lets this process, and those that it forks, use again what a step frees.
+
+    glibc's malloc gives back to the system what is larger than any piece that was ever freed (up to 32 MiB), and the
+    end of its heap beyond twice that: taking it again was half of a normed CNN's time. So a piece is freed, of memory
+    that is never touched and costs nothing; other systems see no difference.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
 
 
 class LinearModel:
@@ -123,7 +139,8 @@ class _AnyModule:
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._loss = loss
         # A norm without running statistics makes each example's output depend on what is in its batch.
-        self._mixes_rows = any(isinstance(module, _BatchNorm) for module in model.modules())
+        mixes_rows = any(isinstance(module, _BatchNorm) for module in model.modules())
+        self._is_of_the_batch = mixes_rows or loss.is_mean
         self._convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._one_by_one = False
 
@@ -136,45 +153,40 @@ class _AnyModule:
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
         if not hasattr(self._own, "model"):
-            self._own.model = copy.deepcopy(self._pattern)
+            self._own.model = copy.deepcopy(self._pattern).to(parameters[0].dtype)
+            self._own.trained = [parameter for parameter in self._own.model.parameters() if parameter.requires_grad]
         if not self._one_by_one and not self._is_better_alone(prepared):
             try:
-                return self._gradients(_together, parameters, prepared, labels, weights, keys)
+                return self._together(parameters, prepared, labels, weights, keys)
             except RuntimeError as error:
                 if "randomness" in str(error):
                     raise _random(error) from error
                 if not any(known in str(error) for known in _NOT_BATCHED):
                     raise
                 self._one_by_one = True
-        rows = []
+        gradients = [torch.empty_like(part) for part in parameters]
         before = torch.get_rng_state()
         for i in range(len(labels)):
-            one = slice(i, i + 1)
-            own = [part[one] for part in parameters]
-            key = None if keys is None else keys[one]
-            rows.append(self._gradients(_alone, own, prepared[one], labels[one], weights[one], key))
+            own = [part[i] for part in parameters]
+            found = self._alone(own, prepared[i], labels[i], weights[i], None if keys is None else keys[i])
+            for to, part in zip(gradients, found, strict=True):
+                to[i] = part
         if not torch.equal(before, torch.get_rng_state()):
             raise _random(None)
-        return [torch.cat(parts) for parts in zip(*rows, strict=True)]
+        return gradients
 
     def _is_better_alone(self, inputs: Tensor) -> bool:
         """Of inputs (clients, batch, channels, rows, columns)."""
         on_cpu = inputs.device.type == "cpu"
         return self._convolves and on_cpu and inputs.ndim == 5 and inputs[0, :, 0].numel() >= _MANY_PIXELS
 
-    def _gradients(
-        self,
-        each: Callable[..., Tensor],
-        parameters: Sequence[Tensor],
-        inputs: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Keys,
+    def _together(
+        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor, keys: Keys
     ) -> list[Tensor]:
-        """Of many clients by `_together`, of one by `_alone`."""
+        """Of many clients, by vmap."""
         leaves = tuple(part.detach().requires_grad_() for part in parameters)
-        if not self._mixes_rows and not self._loss.is_mean:
-            total = self._total(each, leaves, inputs, labels, weights, keys)
+        if not self._is_of_the_batch:
+            total = self._total(leaves, inputs, labels, weights, keys)
         else:
             # Of each client's own batch, without what pads it: clients of one size at a time.
             sizes = (weights > 0).sum(-1)
@@ -184,25 +196,15 @@ class _AnyModule:
                 own = tuple(leaf[rows] for leaf in leaves)
                 of_rows = None if keys is None else keys[rows]
                 cut_inputs, cut_labels, cut_weights = (part[rows, :size] for part in (inputs, labels, weights))
-                totals.append(self._total(each, own, cut_inputs, cut_labels, cut_weights, of_rows))
+                totals.append(self._total(own, cut_inputs, cut_labels, cut_weights, of_rows))
             total = torch.stack(totals).sum()
         return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
-    def _total(
-        self,
-        each: Callable[..., Tensor],
-        leaves: tuple[Tensor, ...],
-        inputs: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        keys: Keys,
-    ) -> Tensor:
+    def _total(self, leaves: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, weights: Tensor, keys: Keys) -> Tensor:
         """The losses' sum over all clients."""
         if self._loss.kind == "classes":
-            logits = each(self._single, leaves, inputs, keys)
-            losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
-            return (losses * weights.flatten()).sum()
-        losses = each(self._losses, leaves, inputs, labels, keys)
+            return self._weighted(_each(self._single, leaves, inputs, keys), labels, weights)
+        losses = _each(self._losses, leaves, inputs, labels, keys)
         return losses.sum() if self._loss.is_mean else (losses * weights).sum()
 
     def _losses(self, parameters: tuple[Tensor, ...], inputs: Tensor, labels: Tensor, key: Keys) -> Tensor:
@@ -213,15 +215,33 @@ class _AnyModule:
         with SeededDropout(key):
             return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
 
+    def _alone(
+        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor, key: Keys
+    ) -> Sequence[Tensor]:
+        """Of one client, by this thread's module itself."""
+        for own, part in zip(self._own.trained, parameters, strict=True):
+            own.data = _channels_last(part.detach())
+        if self._is_of_the_batch:
+            size = int(weights.count_nonzero())
+            inputs, labels, weights = inputs[:size], labels[:size], weights[:size]
+        with SeededDropout(key):
+            outputs = self._own.model(_channels_last(inputs))
+        if self._loss.kind == "classes":
+            total = self._weighted(outputs, labels, weights)
+        else:
+            losses = self._loss.function(outputs, labels)
+            total = losses.sum() if self._loss.is_mean else (losses * weights).sum()
+        found: Sequence[Tensor] = torch.autograd.grad(total, self._own.trained, materialize_grads=True)
+        return found
 
-def _together(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    @staticmethod
+    def _weighted(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        losses = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+        return (losses * weights.flatten()).sum()
+
+
+def _each(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
-
-
-def _alone(function: Callable[..., Tensor], leaves: tuple[Tensor, ...], *arguments: Any) -> Tensor:
-    """The same for a single client, without vmap."""
-    own = (None if argument is None else _channels_last(argument[0]) for argument in arguments)
-    return function(tuple(_channels_last(leaf[0]) for leaf in leaves), *own).unsqueeze(0)
 
 
 def _channels_last(values: Tensor) -> Tensor:

@@ -219,8 +219,8 @@ class BlockTrainer:
                 momenta = gradients = [gradient.clone() for gradient in gradients]
             for parameter, gradient in zip(trained, gradients, strict=True):
                 parameter.sub_(gradient, alpha=rate)
-        moved = [(end.double() - begin.double()).flatten(1) for end, begin in zip(trained, start, strict=True)]
-        return torch.cat(moved, dim=1)
+        moved = torch.cat([end.flatten(1) for end in trained], dim=1).double()
+        return moved.sub_(parameters)
 
     def _keys(self, clients: NDArray[np.int64], seed: int, round_number: int) -> Tensor | None:
         """Of the masks of each step of each client."""

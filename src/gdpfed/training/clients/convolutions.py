@@ -1,7 +1,6 @@
 """A convolution of many clients' images with all that follows it, forward and backward by hand, and its memory.
 
-Place: the inside of `layers.py`, which says how the work is arranged: a `Convolution` with its bias, pool and ReLU, or
-a `NormedConvolution` with a batch norm before them.
+Place: the inside of `layers.py`, which says how the work is arranged.
 
 Guarantees: those of `layers.py`.
 """
@@ -12,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Convolution", "NormedConvolution", "rectified_gradient"]
+__all__ = ["Convolution", "rectified_gradient"]
 
 
 def rectified_gradient(gradient: Tensor, result: Tensor) -> Tensor:
@@ -38,12 +37,6 @@ class _Pool:
         torch.ge(lower_left, lower_right, out=self._left_of_lower)
         torch.maximum(self._upper, self._lower, out=self._result)
         torch.ge(self._upper, self._lower, out=self._is_upper)
-
-    def take_first(self, where: Tensor, quarters: Sequence[Tensor]) -> None:
-        """After ``forward``: there, as if all four were equal."""
-        self._result.copy_(torch.where(where, quarters[0], self._result))
-        for first in (self._left_of_upper, self._left_of_lower, self._is_upper):
-            first.masked_fill_(where, 1)
 
     def backward(self, gradient: Tensor, quarters: Sequence[Tensor]) -> None:
         """Each gradient to the place of its maximum, zero to the other three."""
@@ -118,9 +111,8 @@ class Convolution:
         for to, source in self._cuts:
             to.copy_(source)
 
-    def forward(self, own: Sequence[Tensor], counted: Tensor | None) -> None:
+    def forward(self, own: Sequence[Tensor]) -> None:
         """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters."""
-        del counted
         kernel, *bias = own
         torch.bmm(kernel.flatten(2), self._patches, out=self._summed)
         if self._pooled:
@@ -154,88 +146,6 @@ class Convolution:
             self._of_padded.zero_()
             for to, part in self._additions:
                 to += part
-
-
-class NormedConvolution(Convolution):
-    """With a norm by each client's own batch, between the convolution and what follows.
-
-    ``counted`` (clients, batch) has a 1 for each example and a 0 for what pads a batch, or is None: all are examples.
-    What pads must come as zeros, but for the first layer, and its gradient leaves with anything in it.
-    """
-
-    def __init__(self, images: Tensor, layer: nn.Conv2d, following: Sequence[nn.Module], *, is_first: bool) -> None:
-        super().__init__(images, layer, following, is_first=is_first)
-        self._constant = cast(nn.BatchNorm2d, following[0]).eps
-        self._is_first, self._centred = is_first, False
-        # What the norm's scale and shift are for: the largest of each pool, or all.
-        self._before = self.result
-        self.result, self._product = torch.empty_like(self._before), torch.empty_like(self._before)
-        self._of_result = torch.empty_like(self._before)
-        self._across = self._of_kernel.new_empty(self._of_kernel.transpose(1, 2).shape)
-
-    def cut(self) -> None:
-        """Takes the patches of what is in ``images`` now."""
-        super().cut()
-        self._centred = False
-
-    def forward(self, own: Sequence[Tensor], counted: Tensor | None) -> None:
-        """Fills ``result`` (clients, outputs, rows, columns, batch) by our ``own`` parameters; no bias counts."""
-        kernel, scale, shift = own[0], own[-2], own[-1]
-        self._sign = torch.where(scale < 0, -1.0, 1.0).to(scale.dtype)
-        self._kernel = kernel.flatten(2) * self._sign.unsqueeze(2)
-        if self._is_first and not self._centred:
-            self._share = self._centre(self._patches, counted)
-            self._centred = True
-        torch.bmm(self._kernel, self._patches, out=self._summed)
-        if not self._is_first:
-            self._share = self._centre(self._summed, counted)
-        squares = torch.linalg.vector_norm(self._summed, dim=2).square_()
-        self._inverse_std = squares.mul_(self._share).add_(self._constant).rsqrt_()
-        self._slope = self._inverse_std * scale.abs()
-        if self._pooled:
-            self._pool.forward(self._quarters)
-            # A scale of 0 makes equals of all.
-            if scale.device.type != "cpu" or not scale.all():
-                self._pool.take_first((scale == 0)[:, :, None, None, None], self._quarters)
-        torch.addcmul(shift[:, :, None, None, None], self._before, self._slope[:, :, None, None, None], out=self.result)
-        if self._rectified:
-            self.result.clamp_min_(0)
-
-    def backward(self, own: Sequence[Tensor], gradient: Tensor) -> list[Tensor]:
-        """Gradients of our ``own`` parameters; fills ``of_images``, where there is one."""
-        if self._rectified:
-            torch.ops.aten.threshold_backward(gradient, self.result, 0, grad_input=self._of_result)
-            gradient = self._of_result
-        of_shift = gradient.sum((2, 3, 4))
-        torch.mul(gradient, self._before, out=self._product)
-        of_scale = self._product.sum((2, 3, 4)).mul_(self._inverse_std)
-        self._spread(gradient)
-        # Of the sums, but for the slope; theirs are not needed any more.
-        of_summed = self._summed
-        along = self._inverse_std * self._share * of_scale
-        torch.addcmul(self._of_summed, of_summed, along.unsqueeze(2), value=-1, out=of_summed)
-        if not self._is_first:
-            of_summed -= (of_shift * self._share).unsqueeze(2)
-        # Twice as fast as the other way round, for which models without a norm have kept their bytes.
-        torch.bmm(self._patches, of_summed.transpose(1, 2), out=self._across)
-        torch.mul(self._across.transpose(1, 2), (self._slope * self._sign).unsqueeze(2), out=self._of_kernel)
-        self._back_to_images(self._kernel.mul_(self._slope.unsqueeze(2)), of_summed)
-        of_bias = [torch.zeros_like(bias) for bias in own[1:-2]]
-        return [self._of_kernel.view(own[0].shape), *of_bias, of_scale.mul_(self._sign), of_shift]
-
-    @staticmethod
-    def _centre(values: Tensor, counted: Tensor | None) -> Tensor | float:
-        """Makes the means of ``values`` (clients, rows, positions * batch) zero; what share each has in a mean."""
-        if counted is None:
-            values -= values.mean(2, keepdim=True)
-            return 1 / values.shape[2]
-        clients, batch = counted.shape
-        positions = values.shape[2] // batch
-        mask = counted.unsqueeze(1).expand(clients, positions, batch).reshape(clients, 1, -1)
-        share = 1 / (positions * counted.sum(1, keepdim=True))
-        values *= mask
-        values.addcmul_(values.sum(2, keepdim=True) * share.unsqueeze(2), mask, value=-1)
-        return share
 
 
 def _quarters(values: Tensor, rows: int, columns: int, batch: int, by_quarter: bool) -> tuple[Tensor, ...]:

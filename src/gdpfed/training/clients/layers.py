@@ -1,7 +1,7 @@
 """Gradients of many small CNNs at once, by hand.
 
-Place: the fast way of `batched.py`, for an nn.Sequential of convolutions (each with BatchNorm2d without running
-statistics, ReLU and MaxPool2d(2), or without), Flatten and dense layers. Small kernels, not arithmetic, bound such
+Place: the fast way of `batched.py`, for an nn.Sequential of convolutions (each with ReLU and MaxPool2d(2), or without),
+Flatten and dense layers; `normed.py` shares these, for models with norms. Small kernels, not arithmetic, bound such
 models, so the work is arranged for them:
 
   layout     (clients, channels, rows, columns, batch): patches are copied, and their gradients added back, in runs of
@@ -9,13 +9,10 @@ models, so the work is arranged for them:
   patches    of the images themselves are cut once for a batch that stays, ordered by their place in the pool, so that
              pooling is a maximum of four contiguous parts.
   bias, ReLU after the pool, where there is a quarter of the numbers.
-  norm       likewise: by its kernel's sign, what a negative scale turns over is turned back first. Patches that are cut
-             once are centred once, and so is all that a kernel makes of them.
   memory     and all views of it are made once for each thread and shape of a block, and used again in every step.
 
 Guarantees (tests of the same name):
   layers_equal_autograd         each client's gradients equal those of the module itself, ties of a pool included.
-  padding_is_in_no_statistics   a norm's means are of the examples with a weight; those of weight 0 change nothing.
   unusual_models_are_not_fast   a Sequential that only looks like the known ones is not taken.
 """
 
@@ -28,9 +25,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gdpfed.training.clients.convolutions import Convolution, NormedConvolution, rectified_gradient
+from gdpfed.training.clients.convolutions import Convolution, rectified_gradient
 
-__all__ = ["Keys", "LayeredModel", "loss_gradient"]
+__all__ = ["Keys", "LayeredModel", "Layers", "letters_of", "loss_gradient"]
 
 # Of the masks that each client's dropout draws, for models that have it.
 Keys = Tensor | None
@@ -43,6 +40,16 @@ _WEIGHTS = (["weight"], ["weight", "bias"])
 _ORDER = re.compile(r"(?:cn?(?:r|p|rp|pr)?)+f(?:dr?)+")
 
 
+def letters_of(model: nn.Module) -> str | None:
+    """One for each layer: c of convolutions with at most a norm (n), a ReLU (r) and a pool (p) each, f of Flatten, d of
+    dense layers with at most a ReLU. None if it is anything else."""
+    if type(model) is not nn.Sequential or _has_hooks(model) or not all(_is_known(layer) for layer in model):
+        return None
+    letters = "".join(_LETTERS[type(layer)] for layer in model)
+    own_weights = sum(len(list(layer.parameters())) for layer in model) == len(list(model.parameters()))
+    return letters if own_weights and _ORDER.fullmatch(letters) else None
+
+
 def loss_gradient(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Of the cross-entropies (clients, batch) times ``weights``, by logit (clients, batch, classes)."""
     gradient = torch.softmax(logits, dim=2)
@@ -51,20 +58,8 @@ def loss_gradient(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return gradient
 
 
-class _Blocks(threading.local):
-    """One thread's memory."""
-
-    def __init__(self) -> None:
-        self.by_shape: dict[tuple[torch.Size, torch.dtype], list[Convolution]] = {}
-
-
-class LayeredModel:
-    """An nn.Sequential of known layers, for all clients of a block at once."""
-
-    # Beyond, their memory leaves the caches; below, the calls cost more than the work.
-    block_clients = 4
-    _NORMED_BLOCK_CLIENTS = 2
-    takes_keys = False
+class Layers:
+    """An nn.Sequential of known layers, taken apart."""
 
     def __init__(self, model: nn.Sequential) -> None:
         # Not model.children(), which leaves out a layer's second appearance.
@@ -72,7 +67,7 @@ class LayeredModel:
         flat = next(index for index, layer in enumerate(layers) if isinstance(layer, nn.Flatten))
         starts = [index for index, layer in enumerate(layers[:flat]) if isinstance(layer, nn.Conv2d)]
         # Each convolution, and what follows it.
-        self._convolutions = [
+        self.convolutions = [
             (cast(nn.Conv2d, layers[start]), layers[start + 1 : end])
             for start, end in zip(starts, [*starts[1:], flat], strict=True)
         ]
@@ -82,85 +77,17 @@ class LayeredModel:
             if type(dense) is nn.Linear
         ]
         # How many parameters each convolution, with its norm, has; then each dense layer.
-        groups = [[layer, *following] for layer, following in self._convolutions]
+        groups = [[layer, *following] for layer, following in self.convolutions]
         groups += [[layer] for layer in layers[flat:] if type(layer) is nn.Linear]
         self._counts = [sum(len(list(layer.parameters())) for layer in group) for group in groups]
-        self._normed = any(type(layer) is nn.BatchNorm2d for layer in layers)
-        if self._normed:
-            self.block_clients = self._NORMED_BLOCK_CLIENTS
-        self._blocks = _Blocks()
 
-    @staticmethod
-    def supports(model: nn.Module) -> bool:
-        """Whether it is convolutions with at most a norm, a ReLU and a pool each, Flatten, dense layers with at most a
-        ReLU."""
-        if type(model) is not nn.Sequential or _has_hooks(model) or not all(_is_known(layer) for layer in model):
-            return False
-        letters = "".join(_LETTERS[type(layer)] for layer in model)
-        own_weights = sum(len(list(layer.parameters())) for layer in model) == len(list(model.parameters()))
-        return own_weights and _ORDER.fullmatch(letters) is not None
-
-    def prepare(self, inputs: Tensor) -> list[Convolution]:
-        """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
-        kept = self._blocks.by_shape
-        key = (inputs.shape, inputs.dtype)
-        images = inputs.permute(0, 2, 3, 4, 1)
-        if key not in kept:
-            # A cohort has blocks of two sizes at most; more would be another cohort's.
-            if len(kept) >= 2:
-                kept.clear()
-            made: list[Convolution] = []
-            for layer, following in self._convolutions:
-                entering = made[-1].result if made else inputs.new_empty(images.shape)
-                normed = bool(following) and type(following[0]) is nn.BatchNorm2d
-                kind = NormedConvolution if normed else Convolution
-                made.append(kind(entering, layer, following, is_first=not made))
-            kept[key] = made
-        layers = kept[key]
-        layers[0].images.copy_(images)
-        layers[0].cut()
-        return layers
-
-    def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        prepared: list[Convolution],
-        labels: Tensor,
-        weights: Tensor,
-        keys: Keys = None,
-    ) -> list[Tensor]:
-        """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call.
-
-        What has weight 0 pads a batch, and is the same for what was prepared once.
-        """
-        del keys
+    def split(self, parameters: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+        """Those of each convolution, with its norm, and of each dense layer."""
         rest = iter(part.detach() for part in parameters)
         own = [list(itertools.islice(rest, count)) for count in self._counts]
-        convolved, dense = own[: len(prepared)], own[len(prepared) :]
-        counted = self._counted(weights)
-        mask = None if counted is None else counted[:, None, None, None]
-        for index, (layer, of_layer) in enumerate(zip(prepared, convolved, strict=True)):
-            if index:
-                if mask is not None:
-                    layer.images.mul_(mask)
-                layer.cut()
-            layer.forward(of_layer, counted)
-        images = prepared[-1].result
-        gradient, gradients = self._dense(images.flatten(1, 3).transpose(1, 2), dense, labels, weights)
-        gradient = gradient.transpose(1, 2).reshape(images.shape)
-        for layer, of_layer in zip(reversed(prepared), reversed(convolved), strict=True):
-            gradients = [*layer.backward(of_layer, gradient), *gradients]
-            if layer.of_images is not None:
-                gradient = layer.of_images if mask is None else layer.of_images.mul_(mask)
-        return gradients
+        return own[: len(self.convolutions)], own[len(self.convolutions) :]
 
-    def _counted(self, weights: Tensor) -> Tensor | None:
-        """What a norm counts, if not everything; on a GPU nobody waits for the answer."""
-        if not self._normed or (weights.device.type == "cpu" and weights.all()):
-            return None
-        return (weights != 0).to(weights.dtype)
-
-    def _dense(
+    def dense(
         self, features: Tensor, dense: Sequence[Sequence[Tensor]], labels: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """Gradients of the features (clients, batch, features) and of the dense layers' parameters."""
@@ -184,6 +111,74 @@ class LayeredModel:
             if index and self._rectified[index - 1]:
                 gradient = rectified_gradient(gradient, entered[index])
         return gradient, gradients
+
+
+class _Blocks(threading.local):
+    """One thread's memory."""
+
+    def __init__(self) -> None:
+        self.by_shape: dict[tuple[torch.Size, torch.dtype], list[Convolution]] = {}
+
+
+class LayeredModel:
+    """An nn.Sequential of known layers without norms, for all clients of a block at once."""
+
+    # Beyond, their memory leaves the caches; below, the calls cost more than the work.
+    block_clients = 4
+    takes_keys = False
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self._layers = Layers(model)
+        self._blocks = _Blocks()
+
+    @staticmethod
+    def supports(model: nn.Module) -> bool:
+        """Whether `letters_of` knows it, and it has no norm."""
+        letters = letters_of(model)
+        return letters is not None and "n" not in letters
+
+    def prepare(self, inputs: Tensor) -> list[Convolution]:
+        """Images (clients, batch, channels, rows, columns) in our layout, with their patches; valid until the next."""
+        kept = self._blocks.by_shape
+        key = (inputs.shape, inputs.dtype)
+        images = inputs.permute(0, 2, 3, 4, 1)
+        if key not in kept:
+            # A cohort has blocks of two sizes at most; more would be another cohort's.
+            if len(kept) >= 2:
+                kept.clear()
+            made: list[Convolution] = []
+            for layer, following in self._layers.convolutions:
+                entering = made[-1].result if made else inputs.new_empty(images.shape)
+                made.append(Convolution(entering, layer, following, is_first=not made))
+            kept[key] = made
+        layers = kept[key]
+        layers[0].images.copy_(images)
+        layers[0].cut()
+        return layers
+
+    def gradients(
+        self,
+        parameters: Sequence[Tensor],
+        prepared: list[Convolution],
+        labels: Tensor,
+        weights: Tensor,
+        keys: Keys = None,
+    ) -> list[Tensor]:
+        """Of the cross-entropies (clients, batch) times ``weights``, by parameter; valid until the next call."""
+        del keys
+        convolved, dense = self._layers.split(parameters)
+        for index, (layer, of_layer) in enumerate(zip(prepared, convolved, strict=True)):
+            if index:
+                layer.cut()
+            layer.forward(of_layer)
+        images = prepared[-1].result
+        gradient, gradients = self._layers.dense(images.flatten(1, 3).transpose(1, 2), dense, labels, weights)
+        gradient = gradient.transpose(1, 2).reshape(images.shape)
+        for layer, of_layer in zip(reversed(prepared), reversed(convolved), strict=True):
+            gradients = [*layer.backward(of_layer, gradient), *gradients]
+            if layer.of_images is not None:
+                gradient = layer.of_images
+        return gradients
 
 
 def _is_known(layer: nn.Module) -> bool:
