@@ -209,7 +209,9 @@ def test_all_of_it_costs_what_dp_accounting_says(accountant: str) -> None:
 
     plan = planned(accountant=accountant)
     assert plan.release == "pooled"
-    (one_noise,) = {group.noise_std for group in plan.groups}
+    # One draw for all groups; each reckons its std from its own numbers, which may round otherwise.
+    one_noise, most = (end(group.noise_std for group in plan.groups) for end in (min, max))
+    assert most <= one_noise * (1 + 1e-12)
 
     def costs(group: Group, factor: float) -> float:
         # What a client adds at most to the released sum, over the noise in it.
