@@ -20,7 +20,6 @@ import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -234,24 +233,29 @@ def _train(report: Report, job: PlannedJob, plan_file: Path, threads: int, data_
     with _locked(job.folder, report):
         if job.state == "finished":
             return
-        begun = time.perf_counter()
+        begun = _core_seconds()
         if job.state == "started":
             run = open_run(job.folder)
         else:
             run = create_run(job.folder, task=job.task, plan=load_plan(plan_file), seed=job.seed)
-        taken: list[float] = []
+        num_trained = 0
 
         def watch(progress: Any) -> None:
-            taken.append(progress.seconds)
+            nonlocal num_trained
+            num_trained += 1
             report(("round", progress.record.round_number + 1, progress.seconds))
 
         report(("started", 0, 0.0))
         simulate(run, num_workers=threads, data_dir=data_dir, watch=watch)
-        if taken:
+        if num_trained:
             # What later estimates rest on; of a run that was resumed, the rounds of this session stand for all.
-            set_up = time.perf_counter() - begun - sum(taken)
-            whole = set_up + sum(taken) / len(taken) * run.plan.num_rounds
-            _write(job.folder / "cost.json", {"core_seconds": whole * threads})
+            whole = (_core_seconds() - begun) * run.plan.num_rounds / num_trained
+            _write(job.folder / "cost.json", {"core_seconds": whole})
+
+
+def _core_seconds() -> float:
+    """What this process and those that it started and ended took of the cores, however busy they are with others."""
+    return sum(os.times()[:4])
 
 
 def finished_seconds(folder: Path) -> float | None:
