@@ -1,15 +1,17 @@
 """A batch that gives way to other work on the same machine: lowest priority, and a run fewer while others need cores.
 
-Place: under `batch`, for `gdpfed reproduce ... --background`. Priority alone is not enough. Linux divides its cores
-between sessions first and looks at priorities only inside a session (autogroups), so the session's is lowered with
-ours. And a run beside a test or a benchmark still takes from its caches and its memory's speed: while others keep half
-a core busy or more, one run waits after its round.
+Place: under `pool`, for `gdpfed reproduce ... --background`. Priority alone is not enough. Linux divides its cores
+between sessions first and looks at priorities only inside a session (autogroups), so a process that trains gets a
+session of its own, at lowest priority too. And a run beside a test or a benchmark still takes from its caches and its
+memory's speed: while others keep half a core busy or more, one run waits after its round.
 
-At lowest priority all of our own time is counted as "nice", so the rest is what others take. Where there is no /proc
-(not on Linux), only the priority is lowered.
+Linux counts what programs of lower priority do in a column of its own ("nice"), so what is in the usual one ("user") is
+others'. Others that are of lower priority themselves are not seen. Where there is no /proc (not on Linux), only the
+priority is lowered.
 
 Guarantees (tests of the same name):
-  others_are_seen_by_their_time   our own runs, at lowest priority, never hold each other up.
+  others_are_seen_by_their_time     our own runs, at lowest priority, never hold each other up.
+  the_callers_session_is_untouched  its priority is what it was, whatever is trained for it.
 """
 
 import contextlib
@@ -28,9 +30,10 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def lower_priority() -> None:
-    """Of this process, its session, and all that it starts from now on."""
+    """Of this process, which leaves the session of whoever started it, and of all that it starts from now on."""
     os.nice(_LOWEST)
     with contextlib.suppress(OSError):
+        os.setsid()
         _AUTOGROUP.write_text(str(_LOWEST), encoding="ascii")
 
 
@@ -42,12 +45,14 @@ def _read() -> str:
 
 
 def busy_cores(before: str, after: str, *, seconds: float) -> float:
-    """How many cores others kept busy between two readings of /proc/stat: all time but nice, idle and waiting."""
+    """How many cores others kept busy between two readings of /proc/stat.
+
+    Of programs alone: what the system does for them is in one column, ours too.
+    """
     if not before or not after or seconds <= 0:
         return 0.0
-    first, last = ([int(part) for part in reading.splitlines()[0].split()[1:]] for reading in (before, after))
-    user, _, system, _, _, *interrupts = (end - start for start, end in zip(first[:7], last[:7], strict=True))
-    return (user + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") / seconds
+    first, last = (int(reading.split(maxsplit=2)[1]) for reading in (before, after))
+    return (last - first) / os.sysconf("SC_CLK_TCK") / seconds
 
 
 class OthersAreBusy:

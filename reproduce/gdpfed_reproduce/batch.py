@@ -32,7 +32,6 @@ from gdpfed.planning.plan_file import load_plan, plan_hash, save_plan
 from gdpfed.privacy.cache import code_hash
 from gdpfed.runs.folder import is_finished
 from gdpfed.tasks.task import Task, task_to_toml
-from gdpfed_reproduce.background import OthersAreBusy, lower_priority
 from gdpfed_reproduce.pool import Report, run_orders
 
 __all__ = [
@@ -40,7 +39,8 @@ __all__ = [
     "run_key", "train_jobs",
 ]  # fmt: skip
 
-# Raised whenever training gives other bits for the same task, plan and seed: runs made before are then made again.
+# Raised whenever training gives another result for the same task, plan and seed, beyond rounding: runs made before are
+# then made again.
 RESULTS_VERSION = 1
 
 _KEY_LENGTH = 16
@@ -155,7 +155,12 @@ def _known_plan(memo: Path) -> str | None:
 
 
 def plan_jobs(
-    jobs: Sequence[Job], *, out: Path, num_processes: int, watch: Callable[[int, int], None] | None = None
+    jobs: Sequence[Job],
+    *,
+    out: Path,
+    num_processes: int,
+    in_background: bool = False,
+    watch: Callable[[int, int], None] | None = None,
 ) -> list[PlannedJob]:
     """Plans what was not planned before; ``watch`` is told how many plans of how many are made."""
     memos = [_memo(out, job.task) for job in jobs]
@@ -165,7 +170,7 @@ def plan_jobs(
     slow_first = sorted(missing.items(), key=lambda entry: entry[1].settings.method not in _SLOW)
     orders = [(_plan, (task, memo)) for memo, task in slow_first]
     done = 0
-    for message in run_orders(orders, num_processes=num_processes):
+    for message in run_orders(orders, num_processes=num_processes, in_background=in_background):
         done += message.is_last
         if watch is not None:
             watch(done, len(orders))
@@ -238,19 +243,19 @@ def _train(report: Report, job: PlannedJob, plan_file: Path, threads: int, data_
             run = open_run(job.folder)
         else:
             run = create_run(job.folder, task=job.task, plan=load_plan(plan_file), seed=job.seed)
-        num_trained = 0
+        after_rounds: list[float] = []
 
         def watch(progress: Any) -> None:
-            nonlocal num_trained
-            num_trained += 1
+            after_rounds.append(_core_seconds())
             report(("round", progress.record.round_number + 1, progress.seconds))
 
         report(("started", 0, 0.0))
         simulate(run, num_workers=threads, data_dir=data_dir, watch=watch)
-        if num_trained:
+        if len(after_rounds) > 1:
             # What later estimates rest on; of a run that was resumed, the rounds of this session stand for all.
-            whole = (_core_seconds() - begun) * run.plan.num_rounds / num_trained
-            _write(job.folder / "cost.json", {"core_seconds": whole})
+            first, *rest = after_rounds
+            of_a_round = (_core_seconds() - first) / len(rest)
+            _write(job.folder / "cost.json", {"core_seconds": first - begun + of_a_round * (run.plan.num_rounds - 1)})
 
 
 def _core_seconds() -> float:
@@ -273,10 +278,7 @@ def train_jobs(jobs: Sequence[PlannedJob], batch: Batch) -> Iterator[Event]:
         (_train, (jobs[place], batch.out / "plans" / f"{jobs[place].plan}.toml", batch.threads_each, batch.data_dir))
         for place in places
     ]
-    if batch.in_background:
-        lower_priority()
-    others = OthersAreBusy() if batch.in_background else None
-    for message in run_orders(orders, num_processes=batch.num_processes, gives_way=others):
+    for message in run_orders(orders, num_processes=batch.num_processes, in_background=batch.in_background):
         place = places[message.place]
         if message.is_last:
             yield Event(place=place, kind="finished", rounds=jobs[place].task.settings.num_rounds)

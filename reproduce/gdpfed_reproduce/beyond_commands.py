@@ -18,7 +18,20 @@ from gdpfed.runs.stamp import STAMP
 from gdpfed_reproduce.batch import Job
 from gdpfed_reproduce.beyond import TABLES, Table, cells_of_table, table_of
 from gdpfed_reproduce.experiments import Cell, Scale
-from gdpfed_reproduce.options_commands import OUT, Asked, DataDir, Out, Records, Workers, asked_of, records_folder
+from gdpfed_reproduce.options_commands import (
+    OUT,
+    Asked,
+    Background,
+    DataDir,
+    Missing,
+    Out,
+    Records,
+    Workers,
+    asked_of,
+    recorded_runs,
+    records_folder,
+    settled,
+)
 from gdpfed_reproduce.records import CellRecord, load_records
 from gdpfed_reproduce.training_commands import make_runs
 
@@ -46,7 +59,9 @@ def _with_rows(whole: Table, rows: str) -> Table:
     return dataclasses.replace(whole, rows={name: whole.rows[name] for name in names}) if names else whole
 
 
-def _asked(out: Path, records: Path | None, workers: int | None, data_dir: Path | None, as_json: bool) -> Asked:
+def _asked(
+    out: Path, records: Path | None, workers: int | None, background: bool, data_dir: Path | None, as_json: bool
+) -> Asked:
     return asked_of(
         (),
         datasets="fmnist",
@@ -55,6 +70,7 @@ def _asked(out: Path, records: Path | None, workers: int | None, data_dir: Path 
         out=out,
         records=records or records_folder(None, out=out) / "beyond",
         workers=workers,
+        in_background=background,
         data_dir=data_dir,
         as_json=as_json,
     )
@@ -64,9 +80,11 @@ def beyond(
     tables: Annotated[str, typer.Option("--tables", help="Tables, separated by commas.")] = ",".join(TABLES),
     rows: Annotated[str, typer.Option("--rows", help="Rows of the tables, separated by ';'. Default: all.")] = "",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Only so many of each table's seeds.")] = None,
+    missing: Missing = False,
     out: Out = OUT,
     records: Records = None,
     workers: Workers = None,
+    background: Background = False,
     data_dir: DataDir = None,
     as_json: options.Json = False,
 ) -> None:
@@ -75,12 +93,14 @@ def beyond(
     if seeds is not None and seeds < 1:
         raise InputError(f"expected --seeds >= 1, got --seeds {seeds}")
     chosen = [_with_rows(table_of(name.strip()), rows) for name in tables.split(",")]
-    asked = _asked(out, records, workers, data_dir, as_json)
-    make_runs(asked, _wanted(chosen, seeds))
+    asked = _asked(out, records, workers, background, data_dir, as_json)
+    recorded = recorded_runs(asked.records) if missing else set()
+    wanted = [(cell, job) for cell, job in _wanted(chosen, seeds) if settled(job.task, job.seed) not in recorded]
+    make_runs(asked, wanted)
     found = {(record.experiment, record.dataset, record.column): record for record in load_records(asked.records)}
     if as_json:
-        wanted = {(each.name, row) for each in chosen for row in each.rows}
-        kept = [_row(record) for record in found.values() if (record.experiment, record.column) in wanted]
+        shown_rows = {(each.name, row) for each in chosen for row in each.rows}
+        kept = [_row(record) for record in found.values() if (record.experiment, record.column) in shown_rows]
         print_json({"stamp": STAMP, "rows": kept})
         return
     shown = console()

@@ -170,7 +170,11 @@ def _every_position(task: Task) -> Task:
     """The data and the loss of public code by the paper's authors (`plays.py`)."""
     here = "gdpfed_reproduce.plays"
     training = dataclasses.replace(
-        task.training, dataset=f"{here}:padded", model=f"{here}:lstm", loss="next-token", metrics=(f"{here}:of_text",)
+        task.training,
+        dataset=f"{here}:padded",
+        model=f"{here}:small_lstm",
+        loss="next-token",
+        metrics=(f"{here}:of_text",),
     )
     return dataclasses.replace(task, training=training)
 

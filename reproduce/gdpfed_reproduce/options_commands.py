@@ -14,10 +14,10 @@ import typer
 
 from gdpfed.errors import InputError, expect_word, suggestion
 from gdpfed.tasks.task import PRESETS, Task
-from gdpfed_reproduce.batch import Job, PlannedJob, finished_seconds
+from gdpfed_reproduce.batch import RESULTS_VERSION, Job, PlannedJob, finished_seconds
 from gdpfed_reproduce.estimate import Cost, cost_of
 from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, Scale, cells_of, experiment_of
-from gdpfed_reproduce.records import config_of, load_records, load_timing
+from gdpfed_reproduce.records import CellRecord, config_of, load_records, load_timing
 from gdpfed_reproduce.without_training import check_datasets
 
 __all__ = [
@@ -66,7 +66,7 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         "--seeds",
-        help="How many seeds, 3 for 1 to 3; or which, separated by commas: '2,3'. Default: 3, as in the paper; 1 for "
+        help="How many seeds, 3 for 1 to 3; or which, with commas: '2,3', or '2,'. Default: 3, as in the paper; 1 for "
         "smoke.",
     ),
 ]
@@ -180,16 +180,17 @@ def asked_of(
 
 
 def _seeds_of(stated: str) -> tuple[int, ...]:
-    """A number alone says how many."""
+    """A number alone says how many; with a comma, which."""
+    parts = stated.removesuffix(",").split(",")
     try:
-        numbers = tuple(int(part) for part in stated.split(","))
+        numbers = tuple(int(part) for part in parts)
     except ValueError:
         numbers = ()
     if not numbers or not all(1 <= number <= _MOST for number in numbers) or len(set(numbers)) < len(numbers):
         raise InputError(
-            f"expected --seeds as how many, from 1 to {_MOST}, or as which, such as 2,3; got --seeds {stated}"
+            f"expected --seeds as how many, from 1 to {_MOST}, or as which, such as 2,3 or 2,; got --seeds {stated}"
         )
-    return numbers if len(numbers) > 1 else tuple(range(1, numbers[0] + 1))
+    return numbers if "," in stated else tuple(range(1, numbers[0] + 1))
 
 
 def scale_of(name: str, rounds: int | None = None, participation: float | None = None) -> Scale:
@@ -238,8 +239,10 @@ def wanted_of(asked: Asked) -> list[tuple[Cell, Job]]:
     wanted = []
     recorded = recorded_runs(asked.records) if asked.only_missing else set()
     for experiment, name in enumerate(asked.names):
+        methods = asked.methods or [method.label for method in EXPERIMENTS[name].methods]
+        columns = asked.columns or list(EXPERIMENTS[name].columns)
         for dataset, of_data in enumerate(asked.datasets):
-            for place, cell in enumerate(cells_of(EXPERIMENTS[name], of_data, asked.scale)):
+            for cell in cells_of(EXPERIMENTS[name], of_data, asked.scale):
                 if not _is_chosen(asked, cell):
                     continue
                 for seed in asked.seeds:
@@ -254,17 +257,13 @@ def wanted_of(asked: Asked) -> list[tuple[Cell, Job]]:
                         "experiment": experiment,
                         "seed": asked.seeds.index(seed),
                         "dataset": dataset,
-                        "method": _place(asked.methods, cell.method.label, otherwise=place),
-                        "column": _place(asked.columns, cell.column, otherwise=place),
+                        "method": methods.index(cell.method.label),
+                        "column": columns.index(cell.column),
                     }
                     key = (cell.paper is None, *(places[part] for part in asked.order))
                     if settled(cell.task, seed) not in recorded:
                         wanted.append((key, cell, job))
     return [(cell, job) for _, cell, job in sorted(wanted, key=lambda entry: entry[0])]
-
-
-def _place(named: Sequence[str] | None, label: str, *, otherwise: int) -> int:
-    return otherwise if named is None else named.index(label)
 
 
 def settled(task: Task, seed: int) -> str:
@@ -277,9 +276,14 @@ def _settled(config: Mapping[str, object], seed: int) -> str:
 
 
 def recorded_runs(records: Path) -> set[str]:
-    """All runs that are recorded, as `settled` names them."""
+    """All runs that tables show, as `settled` names them: where there are records of several plans, of one of them."""
     kept = load_records(records) if records.is_dir() else []
-    return {_settled(record.config, run.seed) for record in kept for run in record.runs}
+    best: dict[str, CellRecord] = {}
+    for record in kept:
+        if record.results_version == RESULTS_VERSION:
+            cell = json.dumps(record.config, sort_keys=True)
+            best[cell] = max(best.get(cell, record), record, key=lambda each: len(each.runs))
+    return {_settled(record.config, run.seed) for record in best.values() for run in record.runs}
 
 
 def costs_of(asked: Asked, jobs: Sequence[PlannedJob]) -> tuple[list[Cost], str]:

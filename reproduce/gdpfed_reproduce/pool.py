@@ -7,6 +7,7 @@ Guarantees (tests of the same name):
   processes_end_with_their_parent     killed or interrupted, a parent leaves no process behind.
   errors_come_back                    what a process raises is raised in the parent, and the others are ended.
   one_process_is_held                 while others are busy, at its next report; the last one never.
+  a_held_process_may_die              and the parent says so, as of any other.
 """
 
 import contextlib
@@ -20,20 +21,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.synchronize import Event
 from typing import Any
 
 from gdpfed.errors import GdpfedError, InputError
+from gdpfed_reproduce.background import OthersAreBusy, lower_priority
 
 __all__ = ["Message", "Report", "run_orders"]
 
 Report = Callable[[Any], None]
 # What a process is asked: a function of a module, called with a `Report` and the arguments.
 Order = tuple[Callable[..., Any], tuple[Any, ...]]
-
-
 # Seconds between two looks at what others do.
 _LOOK_EVERY = 5.0
+# What a process is told after a report, at once or when others are done.
+_GO_ON = "go on"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +53,18 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Worker:
-    """A process; after a report it waits until it ``may_go_on``."""
-
-    process: SpawnProcess
-    may_go_on: Event
-
-
-def _serve(connection: Connection, may_go_on: Event) -> None:
+def _serve(connection: Connection, in_background: bool) -> None:
     """The life of a process: take an order, work, answer; until the parent hangs up."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    if in_background:
+        lower_priority()
 
     def report(content: Any) -> None:
         connection.send(("report", content))
-        may_go_on.wait()
+        try:
+            connection.recv()
+        except EOFError:
+            os._exit(1)
 
     while True:
         try:
@@ -97,18 +95,16 @@ def _quiet_start() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _start(number: int) -> dict[Connection, _Worker]:
+def _start(number: int, *, in_background: bool) -> dict[Connection, SpawnProcess]:
     context = multiprocessing.get_context("spawn")
     started = {}
     with _quiet_start():
         for _ in range(number):
             ours, theirs = context.Pipe()
-            may_go_on = context.Event()
-            may_go_on.set()
-            process = context.Process(target=_serve, args=(theirs, may_go_on), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, in_background), daemon=True)
             process.start()
             theirs.close()
-            started[ours] = _Worker(process=process, may_go_on=may_go_on)
+            started[ours] = process
     return started
 
 
@@ -131,31 +127,36 @@ def run_orders(
     orders: Sequence[Order],
     *,
     num_processes: int,
+    in_background: bool = False,
     gives_way: Callable[[], bool] | None = None,
     look_every: float = _LOOK_EVERY,
 ) -> Iterator[Message]:
     """Works through ``orders``, first come first served; yields what is reported, as it comes.
 
-    While ``gives_way``, asked now and then, says yes, one process fewer works.
+    While ``gives_way``, asked now and then, says yes, one works less: ``in_background``, while others are busy.
     """
     if not orders:
         return
-    processes = _start(min(num_processes, len(orders)))
+    processes = _start(min(num_processes, len(orders)), in_background=in_background)
+    gives_way = gives_way or (OthersAreBusy() if in_background else None)
     waiting = list(enumerate(orders))
     working: dict[Connection, int] = {}
+    # The one that is to wait after its next report, and whether it does.
+    held: Connection | None = None
+    is_waiting = False
 
     def hand_out(connection: Connection) -> None:
         if waiting:
             working[connection], order = waiting.pop(0)
             connection.send(order)
 
-    def make_way(is_busy: bool) -> None:
-        held = list(working)[-1] if is_busy and len(working) > 1 else None
-        for connection, worker in processes.items():
-            if connection is held:
-                worker.may_go_on.clear()
-            else:
-                worker.may_go_on.set()
+    def look(is_busy: bool) -> None:
+        nonlocal held, is_waiting
+        if is_busy and len(working) > 1 and held in working:
+            return
+        if held is not None and is_waiting:
+            _send(held, _GO_ON)
+        held, is_waiting = (list(working)[-1] if is_busy and len(working) > 1 else None), False
 
     try:
         for connection in processes:
@@ -163,7 +164,7 @@ def run_orders(
         looked = time.monotonic()
         while working:
             if gives_way is not None and time.monotonic() > looked + look_every:
-                make_way(gives_way())
+                look(gives_way())
                 looked = time.monotonic()
             for ready in wait(list(working), timeout=None if gives_way is None else look_every):
                 assert isinstance(ready, Connection)  # noqa: S101 - for the type checker
@@ -172,10 +173,20 @@ def run_orders(
                 if kind == "result":
                     del working[ready]
                     hand_out(ready)
+                elif ready is held and len(working) > 1:
+                    is_waiting = True
+                else:
+                    _send(ready, _GO_ON)
                 yield Message(place=place, content=content, is_last=kind == "result")
     finally:
-        for connection, worker in processes.items():
+        for connection, process in processes.items():
             connection.close()
-            worker.process.terminate()
-        for worker in processes.values():
-            worker.process.join()
+            process.terminate()
+        for process in processes.values():
+            process.join()
+
+
+def _send(connection: Connection, content: str) -> None:
+    """To a process that may have ended: reading from it says so."""
+    with contextlib.suppress(OSError):
+        connection.send(content)

@@ -82,7 +82,8 @@ class CellRecord:
     def identity(self) -> tuple[Any, ...]:
         """What tells a cell from all others of its file, and orders them."""
         settled = json.dumps(self.config, sort_keys=True)
-        return (self.scale, self.method, self.weights, self.column, settled, self.plan, self.results_version)
+        of_code = (self.plan, self.results_version, self.parameters)
+        return (self.scale, self.method, self.weights, self.column, settled, *of_code)
 
 
 def config_of(task: Task) -> dict[str, Any]:
@@ -127,13 +128,15 @@ def _run_record(job: PlannedJob) -> RunRecord:
 
 def records_of(entries: Iterable[tuple[Cell, PlannedJob]], *, scale: str) -> list[CellRecord]:
     """A record for each cell that has a finished run."""
-    grouped: dict[tuple[str, str, str, str, str], list[tuple[Cell, PlannedJob]]] = {}
+    grouped: dict[tuple[str, str, str, str, str, int], list[tuple[Cell, PlannedJob]]] = {}
     for cell, job in entries:
         if job.state == "finished":
-            where = (cell.dataset, cell.experiment, cell.column, cell.method.label, job.plan)
+            # Of a model of somebody's own the name may stay while its sizes change.
+            parameters = _num_parameters(job.folder / "model.safetensors")
+            where = (cell.dataset, cell.experiment, cell.column, cell.method.label, job.plan, parameters)
             grouped.setdefault(where, []).append((cell, job))
     records = []
-    for same in grouped.values():
+    for (*_, parameters), same in grouped.items():
         cell, job = same[0]
         runs = {each.seed: _run_record(each) for _, each in same}
         records.append(
@@ -146,7 +149,7 @@ def records_of(entries: Iterable[tuple[Cell, PlannedJob]], *, scale: str) -> lis
                 scale=scale,
                 config=config_of(cell.task),
                 plan=job.plan,
-                parameters=_num_parameters(job.folder / "model.safetensors"),
+                parameters=parameters,
                 results_version=RESULTS_VERSION,
                 runs=tuple(runs[seed] for seed in sorted(runs)),
             )

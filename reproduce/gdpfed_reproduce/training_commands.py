@@ -60,7 +60,13 @@ def _planned(asked: Asked, wanted: Sequence[tuple[Cell, Job]], *, quiet: bool) -
             sys.stderr.write(f"\r{done} of {total} plans made" + ("\n" if done == total else ""))
             sys.stderr.flush()
 
-    jobs = plan_jobs([job for _, job in wanted], out=asked.out, num_processes=asked.workers, watch=watch)
+    jobs = plan_jobs(
+        [job for _, job in wanted],
+        out=asked.out,
+        num_processes=asked.workers,
+        in_background=asked.in_background,
+        watch=watch,
+    )
     return [(cell, job) for (cell, _), job in zip(wanted, jobs, strict=True)]
 
 

@@ -5,13 +5,13 @@ from gdpfed.tasks.text import NUM_ROLES, PLAYS_ALPHABET
 from gdpfed_reproduce.plays import (
     PADDING,
     VOCABULARY,
-    lstm,
     lstm_on_8,
     lstm_on_256,
     of_text,
     padded,
     parts,
     sequences,
+    small_lstm,
     two_layers_on_8,
     without_learning,
 )
@@ -65,13 +65,13 @@ def test_judged_with_and_without() -> None:
 def test_the_model_is_asked_at_every_position() -> None:
     inputs, targets = sequences(["abc", "d" * 100])
     sizes = {}
-    for make in (lstm, lstm_on_256, lstm_on_8, two_layers_on_8):
+    for make in (small_lstm, lstm_on_256, lstm_on_8, two_layers_on_8):
         model = make()
         assert model(inputs).shape == (*targets.shape, VOCABULARY)
         sizes[make.__name__] = sum(parameter.numel() for parameter in model.parameters())
-    assert sizes["lstm"] == 114_961
+    assert sizes["small_lstm"] == 114_961
     assert sizes["two_layers_on_8"] == 819_390 + 3 * (256 + 1 + 8) == 820_185
-    assert sizes["lstm_on_256"] > 1.9 * sizes["lstm"] > 1.9 * sizes["lstm_on_8"]
+    assert sizes["lstm_on_256"] > 1.9 * sizes["small_lstm"] > 1.9 * sizes["lstm_on_8"]
 
 
 def test_what_guessing_gives() -> None:
