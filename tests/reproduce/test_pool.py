@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -102,19 +103,19 @@ def test_the_last_process_is_never_held(tmp_path: Path) -> None:
     assert sum(message.is_last for message in messages) == 1
 
 
+def _killed_while_it_waits(folder: Path) -> None:
+    """Two processes report; the one that falls behind is held: it is killed and, at that moment, let go on."""
+    names, kill = ("a", "b"), threading.Event()
+    both = [(orders.tell, (folder, name)) for name in names]
+    for _ in run_orders(both, num_processes=2, gives_way=lambda: not kill.is_set(), look_every=0.1):
+        done = {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
+        if len(done) == 2 and max(done.values()) - min(done.values()) > 20 and not kill.is_set():
+            kill.set()
+            held = min(done, key=lambda name: done[name])
+            os.kill(int((folder / f"{held}.pid").read_text()), signal.SIGKILL)
+
+
 def test_a_held_process_may_die(tmp_path: Path) -> None:
     """Killed while it waits, and let go on at the same moment: an error, not a wait for ever."""
-    both = [(orders.tell, (tmp_path, name)) for name in ("a", "b")]
-    busy = True
-    seen = dict.fromkeys(("a", "b"), 0)
-    killed = False
     with pytest.raises(InputError, match="ended by itself"):
-        for _ in run_orders(both, num_processes=2, gives_way=lambda: busy, look_every=0.1):
-            seen = {name: (tmp_path / name).stat().st_size for name in seen if (tmp_path / name).is_file()}
-            ahead = max(seen.values(), default=0) - min(seen.values(), default=0)
-            if len(seen) == 2 and ahead > 20 and not killed:
-                held = min(seen, key=lambda name: seen[name])
-                os.kill(int((tmp_path / f"{held}.pid").read_text()), signal.SIGKILL)
-                busy, killed = False, True
-                time.sleep(0.5)
-    assert killed
+        _killed_while_it_waits(tmp_path)
