@@ -4,7 +4,6 @@ Text between the tables is in `reproduce/notes/beyond/NAME.md`: one for a table 
 did not help, measured once and not made again, is in `ideas.json` beside.
 """
 
-import dataclasses
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -35,9 +34,9 @@ from gdpfed_reproduce.beyond import (
     SAME_SERVER,
     TABLES,
     Table,
-    cells_of_table,
 )
-from gdpfed_reproduce.records import CellRecord, RunRecord, config_of, differences, load_records
+from gdpfed_reproduce.beyond_rows import rows_with_records
+from gdpfed_reproduce.records import CellRecord, load_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -330,27 +329,6 @@ def _defaults(tables: Mapping[str, Mapping[str, CellRecord]]) -> str:
     return markdown_table(("recommended", "the row without it", "gain, features", "gain, the CNN"), rows)
 
 
-def _found(table: Table, dataset: str, records: Sequence[CellRecord]) -> dict[str, CellRecord]:
-    """Each row's record, by its configuration, with the runs of the table's seeds from wherever they are recorded."""
-    found = {}
-    for cell in cells_of_table(table, dataset):
-        wanted = config_of(cell.task)
-        same = [
-            record
-            for record in records
-            if (record.dataset, record.scale) == (dataset, "full") and not differences(record.config, wanted)
-        ]
-        runs: dict[int, RunRecord] = {}
-        for run in (run for record in same for run in record.runs if run.seed in table.seeds):
-            if runs.setdefault(run.seed, run).accuracy != run.accuracy:
-                raise SystemExit(
-                    f"two records of {table.name}, {cell.column}, seed {run.seed} disagree: make them again"
-                )
-        if runs:
-            found[cell.column] = dataclasses.replace(same[0], runs=tuple(runs[seed] for seed in sorted(runs)))
-    return found
-
-
 def _note(notes: Path, name: str) -> str:
     path = notes / f"{name}.md"
     return path.read_text(encoding="utf-8").strip() + "\n\n" if path.is_file() else ""
@@ -361,7 +339,7 @@ def _all_found(folder: Path) -> dict[tuple[str, str], dict[str, CellRecord]]:
     # Some rows are the paper's own cells, whose runs have records of their own.
     records = [*load_records(folder), *load_records(folder.parent)]
     return {
-        (table.name, dataset): _found(table, dataset, records)
+        (table.name, dataset): rows_with_records(table, dataset, records)
         for table in TABLES.values()
         for dataset in table.datasets
     }

@@ -17,6 +17,7 @@ from gdpfed.errors import InputError, expect_word
 from gdpfed.runs.stamp import STAMP
 from gdpfed_reproduce.batch import Job
 from gdpfed_reproduce.beyond import TABLES, Table, cells_of_table, table_of
+from gdpfed_reproduce.beyond_rows import rows_with_records
 from gdpfed_reproduce.experiments import Cell, Scale
 from gdpfed_reproduce.options_commands import (
     OUT,
@@ -97,30 +98,28 @@ def beyond(
     recorded = recorded_runs(asked.records) if missing else set()
     wanted = [(cell, job) for cell, job in _wanted(chosen, seeds) if settled(job.task, job.seed) not in recorded]
     make_runs(asked, wanted)
-    found = {(record.experiment, record.dataset, record.column): record for record in load_records(asked.records)}
+    kept = load_records(asked.records)
+    found = {(each, dataset): rows_with_records(each, dataset, kept) for each in chosen for dataset in each.datasets}
     if as_json:
-        shown_rows = {(each.name, row) for each in chosen for row in each.rows}
-        kept = [_row(record) for record in found.values() if (record.experiment, record.column) in shown_rows]
-        print_json({"stamp": STAMP, "rows": kept})
+        rows_found = [_row(each, row, record) for (each, _), there in found.items() for row, record in there.items()]
+        print_json({"stamp": STAMP, "rows": rows_found})
         return
     shown = console()
-    for each in chosen:
-        for dataset in each.datasets:
-            there = [found.get((each.name, dataset, label)) for label in each.rows]
-            lines = [_cells(record) for record in there if record is not None]
-            shown.print(table(f"{each.title}, {dataset} (%)", ["row", "accuracy", "seeds"], lines))
+    for (each, dataset), there in found.items():
+        lines = [_cells(row, record) for row, record in there.items()]
+        shown.print(table(f"{each.title}, {dataset} (%)", ["row", "accuracy", "seeds"], lines))
     shown.print(f"{STAMP}\nrecords: {asked.records}", soft_wrap=True)
 
 
-def _row(record: CellRecord) -> dict[str, object]:
+def _row(whole: Table, row: str, record: CellRecord) -> dict[str, object]:
     return {
-        "table": record.experiment,
+        "table": whole.name,
         "dataset": record.dataset,
-        "row": record.column,
+        "row": row,
         "accuracies": {str(run.seed): run.accuracy for run in record.runs},
     }
 
 
-def _cells(record: CellRecord) -> list[str]:
+def _cells(row: str, record: CellRecord) -> list[str]:
     accuracies = [run.accuracy for run in record.runs]
-    return [record.column, f"{statistics.fmean(accuracies):.2f}", str(len(accuracies))]
+    return [row, f"{statistics.fmean(accuracies):.2f}", str(len(accuracies))]

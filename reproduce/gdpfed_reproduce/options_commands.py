@@ -102,8 +102,8 @@ Records = Annotated[
     Path | None,
     typer.Option(
         "--records",
-        help="Folder of the small records. Default: reproduce/results where it exists and the scale is full, else "
-        "in --out.",
+        help="Folder of the small records. Default: reproduce/results where it exists and --scale is paper, "
+        "else in --out.",
     ),
 ]
 Workers = Annotated[int | None, typer.Option("--workers", help="Cores that train. Default: all.")]

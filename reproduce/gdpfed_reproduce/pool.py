@@ -5,6 +5,7 @@ another; each is started afresh (spawn), with one thread inside the libraries.
 
 Guarantees (tests of the same name):
   processes_end_with_their_parent     killed or interrupted, a parent leaves no process behind.
+  the_end_is_quiet                    processes whose parent listens no more say nothing.
   errors_come_back                    what a process raises is raised in the parent, and the others are ended.
   one_process_is_held                 while others are busy, at its next report; the last one never.
   a_held_process_may_die              and the parent says so, as of any other.
@@ -60,23 +61,33 @@ def _serve(connection: Connection, in_background: bool) -> None:
         lower_priority()
 
     def report(content: Any) -> None:
-        connection.send(("report", content))
-        try:
-            connection.recv()
-        except EOFError:
-            os._exit(1)
+        _tell_parent(connection, ("report", content))
+        _hear_parent(connection)
 
     while True:
+        function, arguments = _hear_parent(connection)
         try:
-            function, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send(("result", function(report, *arguments)))
+            answer = ("result", function(report, *arguments))
         except GdpfedError as error:
-            connection.send(("refused", error))
+            answer = ("refused", error)
         except Exception:
-            connection.send(("broken", traceback.format_exc()))
+            answer = ("broken", traceback.format_exc())
+        _tell_parent(connection, answer)
+
+
+def _hear_parent(connection: Connection) -> Any:
+    """What it says; without a parent, or with one that listens no more, the end of this process."""
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _tell_parent(connection: Connection, content: Any) -> None:
+    try:
+        connection.send(content)
+    except OSError:
+        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -148,7 +159,7 @@ def run_orders(
     def hand_out(connection: Connection) -> None:
         if waiting:
             working[connection], order = waiting.pop(0)
-            connection.send(order)
+            _send(connection, order)
 
     def look(is_busy: bool) -> None:
         nonlocal held, is_waiting
@@ -186,7 +197,7 @@ def run_orders(
             process.join()
 
 
-def _send(connection: Connection, content: str) -> None:
+def _send(connection: Connection, content: Any) -> None:
     """To a process that may have ended: reading from it says so."""
     with contextlib.suppress(OSError):
         connection.send(content)

@@ -11,6 +11,7 @@ Guarantees (tests of the same name):
   same_runs_same_bytes      the same finished runs give the same files.
   nothing_is_lost           a later call with fewer seeds, or of another scale, leaves what is there.
   damaged_record_is_refused a file with a missing field or another format is one clear line, and nothing is written.
+  models_are_not_mixed      records of one configuration whose models differ in size are refused when they are read.
 """
 
 import fcntl
@@ -223,7 +224,22 @@ def _run_of(content: Mapping[str, Any]) -> RunRecord:
 def load_records(folder: Path) -> list[CellRecord]:
     """Every record below ``folder``, in a fixed order."""
     files = sorted(path for path in folder.glob("*/*.json") if path.name != "timing.json")
-    return [record for path in files for record in _parse(path)]
+    records = [record for path in files for record in _parse(path)]
+    _check_sizes(records, folder)
+    return records
+
+
+def _check_sizes(records: Sequence[CellRecord], folder: Path) -> None:
+    """A model of somebody's own may have changed under its name: its records are of two models then."""
+    sizes: dict[tuple[str, str, str], int] = {}
+    for record in records:
+        same = (record.dataset, record.scale, json.dumps(record.config, sort_keys=True))
+        if sizes.setdefault(same, record.parameters) != record.parameters:
+            raise InputError(
+                f"expected records of one model for one configuration in {str(folder / record.dataset)!r}, got some "
+                f"of {sizes[same]:,} and some of {record.parameters:,} parameters ({record.experiment}, "
+                f"{record.method}, {record.column!r}): delete those that are out of date"
+            )
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def _train(asked: Asked, jobs: Sequence[PlannedJob], keep: Callable[[], None]) -
         out = console()
         out.print(
             f"{len(pending)} of {len(jobs)} runs to make, {processes} at a time with {threads} "
-            f"{'thread' if threads == 1 else 'threads'} each: {estimate_in_words(tracker.expected(), basis=basis)}",
+            f"{'thread' if threads == 1 else 'threads'} each: {estimate_in_words(tracker.expected(), basis=basis)}"
+            f"{', if nothing else keeps the cores busy' if asked.in_background else ''}",
             soft_wrap=True,
         )
     batch = Batch(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdpfed_reproduce.background import OthersAreBusy, busy_cores
+from gdpfed_reproduce.background import OthersAreBusy, _lower_session, busy_cores
 
 TICKS = os.sysconf("SC_CLK_TCK")
 # user nice system idle iowait irq softirq steal guest guest_nice
@@ -71,3 +71,23 @@ def test_the_callers_session_is_untouched() -> None:
     assert (autogroup.read_text() if autogroup.exists() else "") == was
     nice = [int(reading.split()[2]) for reading in (before, Path("/proc/stat").read_text())]
     assert nice[1] > nice[0]
+
+
+def test_the_session_is_lowered_in_the_end() -> None:
+    written = []
+
+    def write(text: str) -> object:
+        written.append(text)
+        if len(written) < 3:
+            raise BlockingIOError
+        return None
+
+    _lower_session(write)
+    assert written == ["19"] * 3
+
+
+def test_a_session_that_cannot_be_lowered_is_left() -> None:
+    def refuse(text: str) -> object:
+        raise BlockingIOError(text)
+
+    _lower_session(refuse, patience=0.1)

@@ -96,6 +96,33 @@ def test_one_process_is_held(tmp_path: Path) -> None:
     assert moved[1] >= 10, looks
 
 
+QUIET = """
+import sys
+from pathlib import Path
+from gdpfed_reproduce.pool import run_orders
+from tests.reproduce import orders
+if __name__ == "__main__":
+    both = [(orders.count, (Path(sys.argv[1]), name, 200)) for name in ("a", "b")]
+    for message in run_orders(both, num_processes=2):
+        break
+"""
+
+
+def test_the_end_is_quiet(tmp_path: Path) -> None:
+    """A parent that stops listening in the middle of reports."""
+    script = tmp_path / "quiet.py"
+    script.write_text(QUIET)
+    for _ in range(5):
+        run = subprocess.run(
+            [sys.executable, str(script), str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_the_last_process_is_never_held(tmp_path: Path) -> None:
     messages = list(
         run_orders([(orders.count, (tmp_path, "a", 20))], num_processes=2, gives_way=lambda: True, look_every=0.1)

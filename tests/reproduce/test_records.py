@@ -102,6 +102,15 @@ def test_damaged_record_is_refused(field: str, tmp_path: Path) -> None:
     assert not (tmp_path / "svhn").exists()
 
 
+def test_models_are_not_mixed(tmp_path: Path) -> None:
+    save_records([record("gdpfed", 70.0, 71.0)], tmp_path)
+    save_records([dataclasses.replace(record("gdpfed", 60.0), experiment="steps", parameters=999)], tmp_path)
+    with pytest.raises(InputError, match="some of 10 and some of 999 parameters"):
+        load_records(tmp_path)
+    (tmp_path / "fmnist" / "main.json").unlink()
+    assert [entry.parameters for entry in load_records(tmp_path)] == [999]
+
+
 def test_differences_in_words() -> None:
     expected = config_of(cells_of(EXPERIMENTS["main"], "cifar10")[0].task)
     short = cells_of(EXPERIMENTS["main"], "cifar10", Scale(num_rounds=3, participation=0.04))[0].task

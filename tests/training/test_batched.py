@@ -261,6 +261,57 @@ def test_large_images_go_alone(edge: int, is_alone: bool, monkeypatch: pytest.Mo
     assert bool(taken) == is_alone
 
 
+class LooksByView(nn.Module):
+    """Flattens images, and looks at kernels, in a way that one order of memory alone allows."""
+
+    def __init__(self, *, kernels: bool) -> None:
+        super().__init__()
+        self.kernels = kernels
+        self.conv, self.dense = nn.Conv2d(2, 3, 3, padding=1), nn.Linear(3 * 36, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        kernels = self.conv.weight
+        if self.kernels:
+            kernels = kernels - kernels.view(len(kernels), -1).mean(1)[:, None, None, None]
+        maps = nn.functional.avg_pool2d(nn.functional.conv2d(inputs, kernels, padding=1), 12)
+        logits: Tensor = self.dense(maps.flatten(1) if self.kernels else maps.view(len(maps), -1))
+        return logits
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_any_order_of_memory(kernels: bool) -> None:
+    model = LooksByView(kernels=kernels)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        copy.deepcopy(model).to(memory_format=torch.channels_last)(
+            images(2, 72, 72)[0].contiguous(memory_format=torch.channels_last)
+        )
+    check_equal(model, images(2, 72, 72))
+
+
+class FrozenInDouble(nn.Module):
+    """A frozen part of another type than the trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.trained = nn.Linear(12, 7).double().requires_grad_(False), nn.Linear(7, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.trained(torch.tanh(self.frozen(inputs.double())).float())
+        return logits
+
+
+def test_frozen_parts_keep_their_type() -> None:
+    model, inputs = FrozenInDouble(), images(12)
+    labels, weights = torch.zeros(CLIENTS, BATCH, dtype=torch.int64), torch.ones(CLIENTS, BATCH)
+    parameters = [part.detach().expand(CLIENTS, *part.shape) for part in model.trained.parameters()]
+    together = batched_model(model)
+    found = together.gradients(parameters, together.prepare(inputs), labels, weights)
+    for client in range(CLIENTS):
+        loss = nn.functional.cross_entropy(model(inputs[client]), labels[client], reduction="sum")
+        for mine, theirs in zip(found, torch.autograd.grad(loss, list(model.trained.parameters())), strict=True):
+            torch.testing.assert_close(mine[client], theirs)
+
+
 def test_layers_equal_autograd_in_ties() -> None:
     """Whole numbers, so that different patches give equal values: the first of them takes all of the gradient."""
     pools = (

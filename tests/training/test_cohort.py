@@ -5,13 +5,15 @@ import dataclasses
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gdpfed.errors import InputError
+from gdpfed.errors import InputError, PrivacyError
 from gdpfed.tasks.losses import loss_of
 from gdpfed.tasks.models import CharLSTM, build_model
 from gdpfed.training.clients.blocks import BlockTrainer, ClientData, LocalTraining, flat_parameters, local_batches
@@ -361,6 +363,37 @@ def test_frozen_parameters_stay() -> None:
     assert moved[1].shape[1] == moved[0].shape[1] - fixed == trainer.num_params == len(flat_parameters(frozen))
     torch.testing.assert_close(moved[1], moved[0][:, fixed:], rtol=1e-4, atol=1e-6)
     assert all(torch.equal(a, b) for a, b in zip(made.model[0].parameters(), frozen[0].parameters(), strict=True))  # type: ignore[index]
+
+
+class Remembers(nn.Module):
+    """Answers with what it keeps of all that it saw, or keeps it for whoever looks at the module, or at its first
+    call."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.dense = nn.Linear(12, 5)
+        self.kept: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        flat = inputs.flatten(1)[:, :12]
+        if self.what == "a mean":
+            mean = flat.mean(0).detach()
+            self.kept = mean if self.kept is None else 0.9 * self.kept + 0.1 * mean
+            flat = flat - self.kept
+        elif self.what == "the last":
+            self.kept = flat
+        elif self.kept is None:
+            self.kept = torch.ones(12)
+        return cast(Tensor, self.dense(nn.functional.dropout(flat, 0.5, self.training)))
+
+
+@pytest.mark.parametrize(("what", "is_refused"), [("a mean", True), ("the last", False), ("ones", False)])
+def test_a_model_with_a_memory_is_refused(what: str, is_refused: bool) -> None:
+    made = world("cnn")
+    local = LocalTraining(learning_rate=0.1, local_steps=1, batch_size=4)
+    with pytest.raises(PrivacyError, match="keeps something") if is_refused else nullcontext():
+        BlockTrainer(Remembers(what), made.data, local)
 
 
 def test_auto_takes_a_gpu_where_there_is_one() -> None:

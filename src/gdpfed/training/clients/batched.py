@@ -18,6 +18,8 @@ Guarantees (tests of the same name):
   linear_equals_autograd        likewise, of a dense layer on fixed features.
   threads_do_not_meet           several threads may call one batched model; the module itself is never touched.
   large_images_go_alone         and small ones, and a GPU's, do not.
+  any_order_of_memory           models that look at images or kernels by `view` train alone, too.
+  frozen_parts_keep_their_type  only what is trained has the type of the parameters that come in.
   dropout_is_each_clients_own   the same masks for a client whoever shares its block, and with the loop.
   other_randomness_is_refused   it would draw in the order of the work.
   own_losses_equal_autograd     of each client's own batch, for losses of each example and for means.
@@ -143,6 +145,8 @@ class _AnyModule:
         self._is_of_the_batch = mixes_rows or loss.is_mean
         self._convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._one_by_one = False
+        # Images and kernels, in the loop: fast, but not for a model that looks at them by `view`.
+        self._allows_channels_last = True
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Nothing can be."""
@@ -153,8 +157,10 @@ class _AnyModule:
     ) -> list[Tensor]:
         """As the protocol says, by autograd."""
         if not hasattr(self._own, "model"):
-            self._own.model = copy.deepcopy(self._pattern).to(parameters[0].dtype)
+            self._own.model = copy.deepcopy(self._pattern)
             self._own.trained = [parameter for parameter in self._own.model.parameters() if parameter.requires_grad]
+            for own, part in zip(self._own.trained, parameters, strict=True):
+                own.data = own.data.to(part.dtype)
         if not self._one_by_one and not self._is_better_alone(prepared):
             try:
                 return self._together(parameters, prepared, labels, weights, keys)
@@ -168,7 +174,7 @@ class _AnyModule:
         before = torch.get_rng_state()
         for i in range(len(labels)):
             own = [part[i] for part in parameters]
-            found = self._alone(own, prepared[i], labels[i], weights[i], None if keys is None else keys[i])
+            found = self._one(own, prepared[i], labels[i], weights[i], None if keys is None else keys[i])
             for to, part in zip(gradients, found, strict=True):
                 to[i] = part
         if not torch.equal(before, torch.get_rng_state()):
@@ -215,17 +221,34 @@ class _AnyModule:
         with SeededDropout(key):
             return cast(Tensor, functional_call(self._own.model, named, (inputs,)))
 
+    def _one(self, parameters: Sequence[Tensor], *client: Any) -> Sequence[Tensor]:
+        """Of one client, channels last where the model allows that."""
+        if self._allows_channels_last:
+            try:
+                return self._alone(_channels_last, parameters, *client)
+            except RuntimeError as error:
+                if "view size is not compatible" not in str(error):
+                    raise
+                self._allows_channels_last = False
+        return self._alone(torch.Tensor.contiguous, parameters, *client)
+
     def _alone(
-        self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor, weights: Tensor, key: Keys
+        self,
+        ordered: Callable[[Tensor], Tensor],
+        parameters: Sequence[Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        key: Keys,
     ) -> Sequence[Tensor]:
-        """Of one client, by this thread's module itself."""
+        """Of one client, by this thread's module itself; images and kernels are ``ordered`` in memory."""
         for own, part in zip(self._own.trained, parameters, strict=True):
-            own.data = _channels_last(part.detach())
+            own.data = ordered(part.detach())
         if self._is_of_the_batch:
             size = int(weights.count_nonzero())
             inputs, labels, weights = inputs[:size], labels[:size], weights[:size]
         with SeededDropout(key):
-            outputs = self._own.model(_channels_last(inputs))
+            outputs = self._own.model(ordered(inputs))
         if self._loss.kind == "classes":
             total = self._weighted(outputs, labels, weights)
         else:
@@ -240,13 +263,13 @@ class _AnyModule:
         return (losses * weights.flatten()).sum()
 
 
-def _each(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
-
-
 def _channels_last(values: Tensor) -> Tensor:
     """Images and kernels in the order in which convolutions are fast; all else as it is."""
     return values.contiguous(memory_format=torch.channels_last) if values.ndim == 4 else values
+
+
+def _each(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return vmap(function, in_dims=tuple(None if argument is None else 0 for argument in arguments))(*arguments)
 
 
 # What vmap says of something that it cannot do for many clients at once: an operation, a branch on a value, a number.

@@ -12,6 +12,7 @@ Guarantees (tests of the same name):
   clients_see_only_their_own        no other client's examples, however broken, change an update.
   everything_is_on_the_device       no step of the training leaves the device it was asked for.
   frozen_parameters_stay            what has requires_grad=False is in no update, and as it was.
+  a_model_with_a_memory_is_refused  what it saw of one client would change its answers to the next.
 """
 
 import copy
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 from gdpfed import streams
 from gdpfed.config import fit_fields
-from gdpfed.errors import InputError, expect
+from gdpfed.errors import InputError, PrivacyError, expect
 from gdpfed.planning.settings import MAX_LOCAL_STEPS
 from gdpfed.tasks.losses import CROSS_ENTROPY, Loss
 from gdpfed.training.clients.batched import batched_model
@@ -146,7 +147,25 @@ def _checked_loss(model: nn.Module, data: ClientData, local: LocalTraining) -> L
             f"the model fails on the first example, of shape {tuple(inputs.shape[1:])} and type "
             f"{str(inputs.dtype).removeprefix('torch.')}: {str(error).splitlines()[0]}"
         ) from error
-    return loss.check(outputs, targets, most=None if targets.is_floating_point() else int(data.labels.max()))
+    checked = loss.check(outputs, targets, most=None if targets.is_floating_point() else int(data.labels.max()))
+    _refuse_memory(model, data)
+    return checked
+
+
+def _refuse_memory(model: nn.Module, data: ClientData) -> None:
+    """PrivacyError if answers in training, with the same random numbers, depend on what was asked before."""
+    asked, before = (torch.cat([data.inputs[first:][:1], data.inputs[-1:]]) for first in (0, -1))
+    model = copy.deepcopy(model).train()
+    answers = []
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for inputs in (asked, before, asked):
+            torch.manual_seed(0)
+            answers.append(model(inputs))
+    if not torch.allclose(answers[0], answers[2], rtol=1e-5, atol=1e-6, equal_nan=True):
+        raise PrivacyError(
+            "the model keeps something of the examples that it saw, and answers differently afterwards: one client's "
+            "data would reach another's update. Let forward() change nothing that it reads"
+        )
 
 
 def _same_bits_again() -> None:
