@@ -66,6 +66,9 @@ _UNTUNED = {
     "auto-svhn": ("SVHN, centred features (tuned: scattering)", "svhn"),
     "auto-cifar10": ("CIFAR-10, mirrored features (tuned: scattering)", "cifar10"),
     "auto-shakespeare": ("Shakespeare, the word so far (tuned: last characters)", "shakespeare"),
+    "auto-own-svhn": ("SVHN, the paper's kind of CNN", ""),
+    "auto-own-cifar10": ("CIFAR-10, a narrow ResNet-18", ""),
+    "auto-own-shakespeare": ("Shakespeare, an LSTM (padding counts)", ""),
     "auto-public-shakespeare": ("Shakespeare, **public text**", ""),
     "auto-public-cifar10": ("CIFAR-10, **public images**", ""),
 }
@@ -233,7 +236,7 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
             continue
         plain = found.get(PLAIN_SERVER) or found.get(AUTO_WITHOUT)
         without = plain or tuned.get(OWN_SETTINGS) or tuned.get(SAME_SERVER)
-        beside = [ours, tuned.get(PAPER), found.get(AUTO_PAPER), without]
+        beside = [ours, tuned.get(PAPER) or found.get(PAPER), found.get(AUTO_PAPER), without]
         cells = ["" if record is None else _mean(record).partition(" ")[0] for record in beside]
         rows.append([words, f"**{_mean(auto)}**", *cells, difference(auto, ours), str(len(auto.runs))])
     head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds")

@@ -18,15 +18,16 @@ from gdpfed_reproduce.without_training import noise_table, sampling_table
 
 __all__ = ["PAPER_PLACES", "compared", "markdown_table", "result_tables"]
 
+_OURS = "ours"
 PAPER_PLACES = {
     "main": "main table",
     "convergence": "convergence figure",
-    "steps": "none: ours, beside its main table",
-    "models": "none: ours, beside its main table",
-    "sensitivity": "none: ours, beside its budget and clipping tables",
-    "normalisation": "none: ours, beside its main table",
-    "positions": "none: ours, beside its main table",
-    "lstms": "none: ours, beside its main table",
+    "steps": _OURS,
+    "models": _OURS,
+    "sensitivity": _OURS,
+    "normalisation": _OURS,
+    "positions": _OURS,
+    "lstms": _OURS,
     "sparsification": "sparsification table",
     "budgets": "privacy-budget table",
     "preferences": "preference table",
@@ -197,7 +198,8 @@ def _note(notes: Path, name: str) -> str:
 
 
 def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Path) -> str:
-    text = f"# {experiment.title} (paper, {PAPER_PLACES[experiment.name]})\n\n"
+    place = PAPER_PLACES[experiment.name]
+    text = f"# {experiment.title} ({place if place == _OURS else f'paper, {place}'})\n\n"
     text += f"`gdpfed reproduce {experiment.name}`.\n\n" + _note(notes, experiment.name)
     tables = compared(experiment, records)
     if any(row.accuracies for rows in tables.values() for row in rows):

@@ -18,8 +18,9 @@ from typing import Any
 
 from gdpfed.errors import InputError, suggestion
 from gdpfed.privacy.budgets import parse_compact
+from gdpfed.tasks.advice import LEARNING_RATE
 from gdpfed.tasks.task import Task, load_task
-from gdpfed_reproduce.experiments import Cell, Method
+from gdpfed_reproduce.experiments import Cell, Method, as_the_paper
 from gdpfed_reproduce.recipes import (
     AUTO,
     CHARACTERS,
@@ -37,6 +38,7 @@ from gdpfed_reproduce.recipes import (
     TRIED_GDPFED,
     TRIED_OTHERS,
     Recipe,
+    with_settings,
     with_training,
 )
 
@@ -201,6 +203,21 @@ def _auto(recipe: Recipe) -> dict[str, Change]:
     return {AUTO_ROW: _one(recipe, "auto"), AUTO_PAPER: _one(recipe, "gdpfed+", accountant="rdp", **adapted)}
 
 
+def _with_own_models() -> dict[str, Change]:
+    """The models of the paper's own tables with what `--auto` takes for any model, and two rows of those tables."""
+
+    def row(**settings: Any) -> Change:
+        return lambda task: with_settings(as_the_paper(task), **settings)
+
+    auto, rdp = {"learning_rate": LEARNING_RATE, "clip_norm": 1.0}, {"accountant": "rdp"}
+    return {
+        AUTO_ROW: row(method="auto", **auto),
+        AUTO_PAPER: row(method="gdpfed+", normalised=True, adaptive_step=True, **auto, **rdp),
+        PAPER: row(method="gdpfed+", **rdp),
+        PLAIN_SERVER: row(method="fedavg", **rdp),
+    }
+
+
 def _without(recipe: Recipe, preset: Recipe, tuned: Recipe) -> dict[str, Change]:
     """Each part of `auto` taken away; last, a step that is four times the signal-to-noise, as `gdpfed plan --objective`
     has it for clip norms that updates reach, at one that they do not reach."""
@@ -275,6 +292,15 @@ def _autos() -> Iterator[Table]:
             population="paper",
             rows=rows,
             seeds=_EVERYONE,
+            datasets=(dataset,),
+        )
+    for dataset in ("svhn", "cifar10", "shakespeare"):
+        yield Table(
+            name=f"auto-own-{dataset}",
+            title=f"Nothing tuned: the paper's kind of model, {load_task(dataset).title}",
+            population="paper",
+            rows=_with_own_models(),
+            seeds=_EVERYONE[:3],
             datasets=(dataset,),
         )
     for dataset, recipe in (("shakespeare", AUTO["public text"]), ("cifar10", AUTO["public images"])):

@@ -74,7 +74,7 @@ LONG = "x" * 300
         ("plan empty", "which is a folder"),
         ("flower node new --epsilon 0 --delta 1e-5", "epsilon"),
         ("compare tiny.toml --seeds 1000000007", "--seeds from 1 to 1000"),
-        ("reproduce status --seeds 1000000007", "--seeds from 1 to 1000"),
+        ("reproduce status --seeds 1000000007", "--seeds as how many, from 1 to 1000"),
         ("train tiny.toml --workers 1000000007", "--workers from 1 to 1000"),
         (f"train tiny.toml --workers 1 --seed {'1' * 400}", "below 2**63"),
         ("train tiny.toml --workers 1 --local-steps 1000000007", "at most 100000"),
