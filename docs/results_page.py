@@ -41,6 +41,7 @@ def _overview(tables: Mapping[str, Rows]) -> str:
     rows = [
         (f"[{name}]({_TABLES}/{name}.md)", PAPER_PLACES[name], *(_counts(found) for found in tables[name].values()))
         for name in EXPERIMENTS
+        if name not in _OWN
     ]
     return markdown_table(("experiment", "in the paper", *(load_task(name).title for name in PRESETS)), rows)
 

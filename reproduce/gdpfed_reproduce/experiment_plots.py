@@ -6,7 +6,6 @@ panel's title.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gdpfed.report.pictures import COLOURS, MARKERS, blank_figure, draw_curve, line_style, paper_style
@@ -33,9 +32,10 @@ def _title(dataset: str, rows: Sequence[ComparedRow]) -> str:
     return f"{title}, reduced" if reduced else title
 
 
-def _panels(count: int, *, height: float, across: int | None = None) -> tuple["Figure", Sequence[Any]]:
-    columns = min(count, across or count)
-    figure = blank_figure(5.4 * columns, height)
+def _panels(count: int, *, height: float) -> tuple["Figure", Sequence[Any]]:
+    """Two beside each other, each of this height."""
+    columns = min(count, 2)
+    figure = blank_figure(5.4 * columns, height * -(-count // columns))
     stamp = "simulation: not a private release"
     figure.text(0.995, 0.995, stamp, ha="right", va="top", fontsize=6, color="#777777")
     axes = list(figure.subplots(-(-count // columns), columns, squeeze=False).flat)
@@ -49,7 +49,7 @@ def _mark(index: int, *, hollow: bool = False) -> dict[str, Any]:
     return {**look, "markerfacecolor": "none"} if hollow else look
 
 
-def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
+def _legend(figure: "Figure", axes: Sequence[Any], *, across: int = 3) -> None:
     """One legend for all panels, below them."""
     by_label = {}
     for axis in axes:
@@ -59,7 +59,7 @@ def _legend(figure: "Figure", axes: Sequence[Any]) -> None:
         list(by_label.values()),
         list(by_label),
         loc="outside lower center",
-        ncols=min(3, len(by_label)),
+        ncols=min(across, len(by_label)),
         frameon=False,
         fontsize=8,
     )
@@ -115,9 +115,8 @@ def plot_methods_beside(tables: Tables) -> "Figure":
     run at a reduced scale is left out.
     """
     with_records = _with_records(tables)
-    lines = -(-len(with_records) // 2)
     with paper_style():
-        figure, axes = _panels(len(with_records), height=3.6 * lines, across=2)
+        figure, axes = _panels(len(with_records), height=3.6)
         for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
             shown = [row for row in rows if row.paper is not None or row.accuracies][::-1]
             labels = [row.label for row in shown]
@@ -141,20 +140,19 @@ def plot_convergence(tables: Tables) -> "Figure":
     """Accuracy against rounds, and the paper's end."""
     with_records = _with_records(tables)
     with paper_style():
-        figure, axes = _panels(len(with_records), height=4.0 * -(-len(with_records) // 2), across=2)
+        figure, axes = _panels(len(with_records), height=4.0)
         for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
             for index, row in enumerate(rows):
                 if row.record is None:
                     continue
                 rounds = row.record.runs[0].rounds
                 columns = list(zip(*(run.accuracies for run in row.record.runs), strict=True))
-                label = f"{row.label} ({fmean(columns[-1]):.1f})"
-                draw_curve(axis, rounds, columns, label=label, **line_style(index))
+                draw_curve(axis, rounds, columns, label=row.label, **line_style(index))
                 if row.paper is not None and not row.reduced:
-                    label = f"paper's end ({row.paper.mean:.1f})"
+                    label = f"{row.label}, paper's end"
                     axis.plot(rounds[-1], row.paper.mean, **_mark(index, hollow=True), linestyle="none", label=label)
             axis.set_title(_title(dataset, rows), loc="left")
-            axis.legend(frameon=False, fontsize=7, ncols=2, loc="lower right")
+        _legend(figure, axes, across=4)
         return figure
 
 
