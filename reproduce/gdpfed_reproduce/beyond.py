@@ -229,6 +229,8 @@ def _without(recipe: Recipe, preset: Recipe, tuned: Recipe) -> dict[str, Change]
             recipe, "gdpfed-opc", weights="inverse-variance", normalised=True, adaptive_step=True
         ),
         UNIFORM: _one(recipe, "auto", rates="uniform"),
+        # An average that forgets all but a hundredth: without any the step finds no swing.
+        "auto, hardly averaged": _one(recipe, "auto", averaging=0.01),
         "auto, RDP": _one(recipe, "auto", accountant="rdp"),
         _LONG_STEP: _one(recipe, clip_norm=preset.clip_norm, server_learning_rate=longer, averaging=0.8),
     }
