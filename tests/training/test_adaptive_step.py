@@ -12,7 +12,7 @@ from gdpfed.planning.methods import make_plan
 from gdpfed.planning.plan import Group, Plan
 from gdpfed.planning.settings import PlanSettings
 from gdpfed.privacy.budgets import parse_compact
-from gdpfed.training import mechanism
+from gdpfed.training import adaptive_step, mechanism
 from gdpfed.training.adaptive_step import Step, agreement, next_step, noise_std
 from gdpfed.training.rounds import IntArray, Release, Released, TrainingState, initial_state, run_round
 
@@ -257,6 +257,33 @@ def test_noise_ends_no_search() -> None:
 
     ends = [states(plan, nothing(seed), torch.zeros(NUM_PARAMS))[-1] for seed in range(5)]
     assert max(float(state.model.norm()) for state in ends) < 0.5
+
+
+@pytest.mark.parametrize("patience", [adaptive_step._PATIENCE, 1.0])
+def test_a_drowned_signal_is_found(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start is 800 long, so that a first step goes 66 far, the target is 8 away, and beyond 15 updates are noise.
+    Without patience for a tenth of the rounds alone the step stays as it is."""
+    monkeypatch.setattr(adaptive_step, "_PATIENCE", patience)
+    plan = planned()
+    start = torch.full((NUM_PARAMS,), 40.0)
+
+    def missed(seed: int) -> float:
+        near = towards(TARGET, plan, seed)
+
+        def release(state: TrainingState, clients: IntArray) -> Released:
+            moved = state.parameters - start
+            if float(moved.norm()) < 15:
+                return near(dataclasses.replace(state, parameters=moved), clients)
+            noise = mechanism.noise(
+                NUM_PARAMS, std=plan.groups[0].noise_std, seed=seed, round_number=state.round_number, place=0
+            )
+            return Released(sums=[noise], clients=clients, cohort=(len(clients), 0))
+
+        model = states(plan, release, start)[-1].model.double() - start.double()
+        return float((model - TARGET).norm()) / float(TARGET.norm())
+
+    missed_by = [missed(seed) for seed in range(3)]
+    assert (max(missed_by) < 0.1) if patience < 1 else (min(missed_by) > 1)
 
 
 def test_a_search_ends_at_a_length() -> None:

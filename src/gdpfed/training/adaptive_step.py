@@ -12,16 +12,19 @@ looks the same is true beyond 5.
 
 1. **Search.** The direction is from the start to the model. The first step is a tenth of the model's length. As long
    as z is at least 3, the step grows by the root of ten, and with it all that was moved so far: nothing that short
-   steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as much; in between more
-   updates are needed. Once a step has grown, a z below 3 says that it went too far: the turn lies between it and the
-   one before, where a line between the two z (over the logarithm of the step) crosses 0. An update that says so was
-   made too far out, and is not used.
-2. **Train.** The way to the turn is as long as the k updates before it, each a turn's step long. All rounds together
-   may go ten such ways, or z of them where the z before the turn was larger: the clearer the signal, the less noise is
-   in a step. So the step is k turns times max(10, z) / rounds, and at most half the way. From now on two z are
-   looked at. Along the way from the start it says whether all that was learnt should go on: beyond 5 the step grows.
-   Along the way from the average of the models it says whether the model swings around: below -5 the step shrinks. By
-   exp(tanh(excess / 4) / 2), so by the root of e at most. Where noise alone could have made z, the step stays.
+   steps had learnt is lost. Where z is at most -3 before any step has grown, both shrink by as much, and as long as
+   there was no such z, after each tenth of all rounds without evidence: so long a step may carry the model to where
+   updates agree on nothing. In between more updates are needed. Once a step has grown, a z below 3 says that it went
+   too far: the turn lies between it and the one before, where a line between the two z (over the logarithm of the
+   step) crosses 0. Of a step that had failed before, a z of less than half of the last one says enough: the turn is
+   the one before. An update that says so was made too far out, and is not used.
+2. **Train.** The way to the turn is as long as the k updates since the step last shrank, each a turn's step long. All
+   rounds together may go ten such ways, or z of them where the z before the turn was larger: the clearer the signal,
+   the less noise is in a step. So the step is k turns times max(10, z) / rounds, and at most half the way. From now on
+   two z are looked at. Along the way from the start it says whether all that was learnt should go on: beyond 5 the step
+   grows. Along the way from the average of the models it says whether the model swings around: below -5 the step
+   shrinks. By exp(tanh(excess / 4) / 2), so by the root of e at most. Where noise alone could have made z, the step
+   stays.
 
 Of normalised updates the clip norm is only the unit that steps are measured in: another clip norm gives the same
 models, up to rounding. So neither a clip norm nor a step has to be chosen.
@@ -33,6 +36,7 @@ Guarantees (tests of the same name):
   nothing_is_lost_in_the_search   what short steps moved is scaled with the step.
   steps_move_on_evidence_alone    a z that noise may make changes no step; beyond it, by the root of e at most.
   noise_ends_no_search            without a signal the model stays as near to where it began as first steps reach.
+  a_drowned_signal_is_found       where the first steps carry the model to where updates agree on nothing.
   another_unit_another_nothing    the clip norm of normalised updates changes no model but by rounding.
   a_lost_step_is_refused          after the first round there is one, or an error: it is not begun anew.
 """
@@ -54,6 +58,8 @@ _FIRST, _LONGEST = 0.1, 100.0
 _GROWTH = math.sqrt(10)
 # In stds of what noise makes: in the search, and in each of the many rounds after it.
 _EVIDENCE, _STRONG = 3.0, 5.0
+# Of all rounds, and in updates: what one step may go on for without evidence.
+_PATIENCE, _FEWEST = 0.1, 3
 # Of the way from the start to the turn: how often all rounds together may go it, and how much of it one step may go.
 _WAYS, _AT_ONCE = 10.0, 0.5
 
@@ -61,11 +67,15 @@ _WAYS, _AT_ONCE = 10.0, 0.5
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """The factor on an update. ``agreed``: while the search goes on, z before the step last grew. ``found_in``: the
-    round that ended the search."""
+    round that ended the search. ``failed``: the length that it last shrank from, in round ``shrunk_in``; by a z that
+    said so if ``has_turned``."""
 
     length: float
     agreed: float | None = None
     found_in: int | None = None
+    failed: float | None = None
+    shrunk_in: int = 0
+    has_turned: bool = False
 
     @property
     def is_found(self) -> bool:
@@ -106,15 +116,22 @@ def next_step(
         changed = step.length * math.exp(math.tanh(excess / 4) / 2)
         return _straight(dataclasses.replace(step, length=changed), update)
     if z >= _EVIDENCE and step.length < _LONGEST * unit:
-        grown = Step(length=_GROWTH * step.length, agreed=z)
+        grown = dataclasses.replace(step, length=_GROWTH * step.length, agreed=z)
         return grown, (_GROWTH - 1) * moved + grown.length * update
-    if step.agreed is None and z > -_EVIDENCE:
-        return _straight(step, update)
+    # What was moved before the step shrank counts as one.
+    num_updates = round_number - step.shrunk_in
     if step.agreed is None:
-        return Step(length=step.length / _GROWTH), (1 / _GROWTH - 1) * moved
-    # Where a line from the last step's z to this one's crosses 0, over the logarithm of the step.
-    turn = step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
-    found = round_number * turn * min(max(_WAYS, step.agreed) / plan.num_rounds, _AT_ONCE)
+        has_turned = step.has_turned or z <= -_EVIDENCE
+        if z > -_EVIDENCE and (has_turned or num_updates < max(_PATIENCE * plan.num_rounds, _FEWEST)):
+            return _straight(step, update)
+        shorter = Step(length=step.length / _GROWTH, failed=step.length, shrunk_in=round_number, has_turned=has_turned)
+        return shorter, (1 / _GROWTH - 1) * moved
+    if step.failed is not None and math.isclose(step.length, step.failed) and z < step.agreed / 2:
+        turn = step.length / _GROWTH
+    else:
+        # Where a line from the last step's z to this one's crosses 0, over the logarithm of the step.
+        turn = step.length * _GROWTH ** (step.agreed / (step.agreed - min(z, 0.0)) - 1)
+    found = num_updates * turn * min(max(_WAYS, step.agreed) / plan.num_rounds, _AT_ONCE)
     return Step(length=found, found_in=round_number), (found / step.length - 1) * moved
 
 
