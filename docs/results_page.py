@@ -17,7 +17,7 @@ from gdpfed_reproduce.experiment_plots import plot_convergence, plot_experiment,
 from gdpfed_reproduce.experiments import EXPERIMENTS
 from gdpfed_reproduce.plays import without_learning
 from gdpfed_reproduce.records import load_records
-from gdpfed_reproduce.verdicts import ComparedRow
+from gdpfed_reproduce.verdicts import ComparedRow, is_run
 
 __all__ = ["draw_pictures", "results_page"]
 
@@ -34,7 +34,7 @@ def _counts(rows: Sequence[ComparedRow]) -> str:
     judged = counts["within the spread"] + counts["differs"]
     if not counts:
         return ""
-    return f"{counts['within the spread']} of {judged}" if judged else "not run"
+    return f"{counts['within the spread']} of {judged}" if judged and is_run(rows) else "not run"
 
 
 def _overview(tables: Mapping[str, Rows]) -> str:
@@ -69,11 +69,9 @@ def _summary(rows: Rows) -> str:
     lines = []
     for dataset, found in rows.items():
         differences = [row.difference for row in found if row.difference is not None]
-        if differences:
+        if differences and is_run(found):
             ends = " to ".join(dict.fromkeys(f"{end(differences):+.2f}" for end in (min, max)))
-            lines.append(
-                f"{load_task(dataset).title}: {_counts(found)} within the spread, ours less the paper's {ends}."
-            )
+            lines.append(f"{load_task(dataset).title}: {_counts(found)} within the spread, differences {ends}.")
     return " ".join(lines)
 
 
@@ -86,6 +84,10 @@ def _check_notes(notes: Path) -> None:
     for path in sorted((notes / "glance").glob("*.md")):
         if path.stem not in {*EXPERIMENTS, "sampling", "top"}:
             raise SystemExit(f"{path} explains nothing on the page: expected EXPERIMENT.md, sampling.md or top.md")
+
+
+def _is_shown(name: str, rows: Sequence[ComparedRow]) -> bool:
+    return any(row.accuracies for row in rows) if name in _OWN else is_run(rows)
 
 
 def _experiment(name: str, rows: Rows, notes: Path) -> str:
@@ -108,7 +110,7 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
         "Test accuracies in percent after the last round, means over seeds; simulations, calibrated by RDP, as the "
         "paper's were. **Within the spread**: |ours - paper| <= 2 sqrt(s^2 / n + p^2 / 3), with s our std over n seeds "
         "and p the paper's over three (with one seed p stands for s); by chance alone about one row in nine would "
-        "differ. Runs with fewer rounds or clients than the paper's are in the tables, marked, and not counted.\n\n"
+        "differ. Differences are ours less the paper's.\n\n"
         f"{_note(notes, 'top')}\n\n"
         f"## Five findings about the paper\n\n{findings}\n"
         "Why, and what we do instead: [limits](limits.md#in-the-paper).\n\n"
@@ -121,7 +123,7 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
     run = [
         name
         for name in EXPERIMENTS
-        if any(row.accuracies and not row.reduced for found in tables[name].values() for row in found)
+        if any(_is_shown(name, [row for row in found if not row.reduced]) for found in tables[name].values())
     ]
     text += "".join(_experiment(name, tables[name], notes) for name in run if name not in _OWN)
     words = {name: _note(notes, name) for name in run if name in _OWN}
@@ -153,7 +155,7 @@ def draw_pictures(folder: Path, images: Path) -> list[Path]:
     drawn = []
     for name, experiment in EXPERIMENTS.items():
         tables = compared(experiment, records)
-        if not any(row.accuracies for rows in tables.values() for row in rows):
+        if not any(is_run(rows) for rows in tables.values()):
             continue
         draw = _DRAWN.get(name)
         try:

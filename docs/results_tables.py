@@ -13,7 +13,7 @@ from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
 from gdpfed_reproduce.experiments import EXPERIMENTS, Experiment, PaperFigure, cells_of
 from gdpfed_reproduce.overhead import load_overhead
 from gdpfed_reproduce.records import CellRecord, load_records
-from gdpfed_reproduce.verdicts import ComparedRow, rows_of
+from gdpfed_reproduce.verdicts import ComparedRow, is_run, rows_of
 from gdpfed_reproduce.without_training import noise_table, sampling_table
 
 __all__ = ["PAPER_PLACES", "compared", "markdown_table", "result_tables"]
@@ -202,7 +202,7 @@ def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Pa
     text = f"# {experiment.title} ({place if place == _OURS else f'paper, {place}'})\n\n"
     text += f"`gdpfed reproduce {experiment.name}`.\n\n" + _note(notes, experiment.name)
     tables = compared(experiment, records)
-    if any(row.accuracies for rows in tables.values() for row in rows):
+    if any(is_run(rows) for rows in tables.values()):
         text += f"![{experiment.title}, ours and the paper's]({_IMAGES}/{experiment.name}.png)\n\n"
     for dataset, rows in tables.items():
         title = load_task(dataset).title

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gdpfed.report.pictures import COLOURS, MARKERS, blank_figure, draw_curve, line_style, paper_style
 from gdpfed.tasks.task import load_task
 from gdpfed_reproduce.experiments import EXPERIMENTS
-from gdpfed_reproduce.verdicts import ComparedRow
+from gdpfed_reproduce.verdicts import ComparedRow, is_run
 from gdpfed_reproduce.without_training import SweepLine
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Tables = Mapping[str, Sequence[ComparedRow]]
 
 
 def _with_records(tables: Tables) -> dict[str, list[ComparedRow]]:
-    return {dataset: list(rows) for dataset, rows in tables.items() if any(row.accuracies for row in rows)}
+    return {dataset: list(rows) for dataset, rows in tables.items() if is_run(rows)}
 
 
 def _title(dataset: str, rows: Sequence[ComparedRow]) -> str:

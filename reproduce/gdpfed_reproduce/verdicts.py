@@ -21,7 +21,7 @@ from typing import Literal
 from gdpfed_reproduce.experiments import Cell, Experiment, PaperFigure, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, config_of, differences
 
-__all__ = ["PAPER_SEEDS", "ComparedRow", "rows_of"]
+__all__ = ["PAPER_SEEDS", "ComparedRow", "is_run", "rows_of"]
 
 PAPER_SEEDS = 3
 Verdict = Literal["within the spread", "differs", "not run", "not in the paper", "not comparable"]
@@ -76,6 +76,12 @@ class ComparedRow:
             return "not comparable"
         # Accuracies are printed to 0.01: a difference of less than half of it is none.
         return "within the spread" if abs(self.difference) <= self.allowed + 0.005 else "differs"
+
+
+def is_run(rows: Sequence[ComparedRow]) -> bool:
+    """Whether a data set's table has more than what it shares with the main one: two columns, if it has so many."""
+    run = {row.column for row in rows if row.accuracies}
+    return len(run) >= min(2, len({row.column for row in rows})) > 0
 
 
 def _best(found: Sequence[CellRecord], config: Mapping[str, object]) -> CellRecord | None:
