@@ -1,6 +1,8 @@
 """What is advised where nobody chooses."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,20 @@ def test_auto_trains_with_nothing_chosen(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["folder"] == str(tmp_path / "run")
     assert 'method = "auto"' in (tmp_path / "run" / "plan.toml").read_text()
+
+
+WITHOUT = """
+import sys
+sys.modules["cryptography"] = None
+from gdpfed.cli import main
+main(["train", "--auto", "--rounds", "1", "--model", "small-cnn", "--out", sys.argv[1]])
+"""
+
+
+@pytest.mark.training
+def test_training_needs_no_cryptography(tmp_path: Path) -> None:
+    """`make run` installs none: what a newcomer sees first."""
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "run")], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr

@@ -61,7 +61,9 @@ from gdpfed.privacy.cache import without_cache
 from gdpfed.privacy.calibrate import check_epsilon, num_rounds_for
 from gdpfed.privacy.rounding import allowance, delta_up, rounded_up
 
-__all__ = ["ADJACENCIES", "RELEASES", "Group", "Guarantee", "Plan", "ReleaseKind", "SamplingKind", "guaranteed"]
+__all__ = [
+    "ADJACENCIES", "RELEASES", "SHORTEST", "Group", "Guarantee", "Plan", "ReleaseKind", "SamplingKind", "guaranteed",
+]  # fmt: skip
 
 ReleaseKind = Literal["per-group", "pooled"]
 RELEASES: tuple[ReleaseKind, ...] = get_args(ReleaseKind)
@@ -70,6 +72,8 @@ SamplingKind = Literal["poisson", "rotation"]
 ADJACENCIES: dict[str, str] = {"poisson": ADJACENCY, "rotation": "zero-out-one-client"}
 
 MAX_CLIENTS = 1_000_000_000
+# Below it squares lose digits, and with them a norm its exactness: a normalised update so short is not scaled up.
+SHORTEST = 1e-100
 _LARGEST = 1e9
 # A person's clients: more in a list, or unlisted ones, take too long to account for.
 _MAX_LINKED, _MAX_UNLISTED = 12, 4

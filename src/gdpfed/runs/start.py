@@ -21,8 +21,6 @@ from gdpfed.planning.settings import settings_of
 from gdpfed.runs.folder import RunFolder, check_new, create_run, open_run
 from gdpfed.runs.ledgered import LedgerLink, check_link, population_of, with_whole_budgets
 from gdpfed.runs.simulate import Simulation, dealt_groups, dealt_order, prepare
-from gdpfed.secure.encoding import planned_sums
-from gdpfed.secure.noise_shares import Tolerance
 from gdpfed.streams import check_seed
 from gdpfed.tasks.task import Task
 
@@ -105,6 +103,10 @@ class _Start:
                 task = with_whole_budgets(task, population_of(Ledger.read(ledger), population))
             assign(plan, task.budgets)
         if task.training.secure:
+            # They need a package that a float simulation does without.
+            from gdpfed.secure.encoding import planned_sums
+            from gdpfed.secure.noise_shares import Tolerance
+
             tolerance = Tolerance(dropout_rate=task.training.dropout, colluding_fraction=task.training.colluders)
             planned_sums(plan, num_params=1, tolerance=tolerance)
         if folder is None:

@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpfed.errors import InputError
-from gdpfed.planning.plan import Group, Plan
+from gdpfed.planning.plan import SHORTEST, Group, Plan
 from gdpfed.planning.rotation import largest_roster, smallest_roster
 from gdpfed.secure.noise_shares import ROUNDING_VARIANCE, Tolerance, noise_share, released_variance
 from gdpfed.secure.session import LARGEST_COHORT
 
 __all__ = [
-    "SHORTEST",
     "ClientEncoding",
     "PlannedSum",
     "decode",
@@ -44,8 +43,6 @@ _HALF_MODULUS = 1 << 31
 _NOISE_STDS = 16
 # A cohort beyond its largest size is drawn once in 1e18 rounds.
 _COHORT_TAIL = 1e-18
-# Below it squares lose digits, and with them the norm its exactness: such an update is not scaled up.
-SHORTEST = 1e-100
 # Rounding in the norm and the products must not leave a norm above the bound.
 _SAFETY = 1 - 1e-14
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gdpfed import streams
 from gdpfed.planning.correlated import noise_factors
-from gdpfed.secure.encoding import SHORTEST
+from gdpfed.planning.plan import SHORTEST
 
 __all__ = ["clip", "noise", "norms"]
 
