@@ -26,6 +26,7 @@ PAPER_PLACES = {
     "models": _OURS,
     "sensitivity": _OURS,
     "normalisation": _OURS,
+    "passes": _OURS,
     "positions": _OURS,
     "lstms": _OURS,
     "sparsification": "sparsification table",

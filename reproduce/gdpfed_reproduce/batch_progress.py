@@ -16,6 +16,8 @@ __all__ = ["Tracker", "estimate_in_words", "showing"]
 
 # So many rounds are timed before an estimate is made of them.
 _TIMED_ROUNDS = 3
+# Seconds without a line, where there are no bars, after which the next round says how far it is.
+_SILENCE = 300.0
 
 
 def estimate_in_words(made: Estimate, *, basis: str) -> str:
@@ -96,27 +98,32 @@ def showing(tracker: Tracker, *, quiet: bool) -> Iterator[Callable[[Event], None
         yield _lines(tracker)
 
 
-def _lines(tracker: Tracker) -> Callable[[Event], None]:
+def _lines(tracker: Tracker, *, clock: Callable[[], float] = time.perf_counter) -> Callable[[Event], None]:
     begun = {}
     unknown = not tracker.expected().num_known
+    said = clock()
 
     def show(event: Event) -> None:
-        nonlocal unknown
+        nonlocal unknown, said
         tracker.note(event)
         line = ""
         if event.kind == "started":
-            begun[event.place] = time.perf_counter()
+            begun[event.place] = clock()
         elif event.kind == "waiting":
             line = f"{_described(tracker.jobs[event.place])}: another process trains it; waiting"
         elif event.kind == "round" and unknown and tracker.expected().num_known:
             unknown = False
             line = f"{tracker.time_left()}, from the first {_TIMED_ROUNDS} rounds"
+        elif event.kind == "round" and clock() > said + _SILENCE:
+            job = tracker.jobs[event.place]
+            line = f"{_described(job)}: round {event.rounds} of {job.task.settings.num_rounds}; {tracker.time_left()}"
         elif event.kind == "finished":
-            took = f", {time.perf_counter() - begun[event.place]:.0f} s" if event.place in begun else ""
+            took = f", {clock() - begun[event.place]:.0f} s" if event.place in begun else ""
             left = f"; {tracker.time_left()}" if tracker.left else ""
             described = _described(tracker.jobs[event.place])
             line = f"{tracker.done} of {tracker.total} runs done: {described}{took}{left}"
         if line:
+            said = clock()
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 

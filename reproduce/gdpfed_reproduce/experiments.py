@@ -13,6 +13,7 @@ Guarantees (tests of the same name):
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -164,6 +165,13 @@ def _without_batches(task: Task) -> Task:
     """A network like the preset's, whose layers are not normalised by the statistics of each batch."""
     other = {"svhn": "cnn3", "cifar10": "resnet18"}[task.training.dataset]
     return _model(other, task.training.model_width)(task)
+
+
+def _whole_passes(task: Task) -> Task:
+    """As many passes over a client's examples as the preset has steps, counted in batches; ours are all full ones."""
+    examples = {"svhn": 12, "cifar10": 83}[task.training.dataset]
+    batches = math.ceil(examples / task.training.batch_size)
+    return _set(task, local_steps=batches * task.settings.local_steps)
 
 
 def _every_position(task: Task) -> Task:
@@ -325,6 +333,12 @@ def _experiments() -> dict[str, Experiment]:
             name="normalisation", title="What batch normalisation changes", varies="normalised by",
             methods=_methods("fedavg"),
             columns={"batches": _same, "groups, or nothing": _without_batches},
+            paper=_main_figure, datasets=("svhn", "cifar10"),
+        ),
+        Experiment(
+            name="passes", title="Local iterations as whole passes", varies="local iterations are",
+            methods=_methods("fedavg", "dp-fedavg", "gdpfed+"),
+            columns={"steps": _same, "passes": _whole_passes},
             paper=_main_figure, datasets=("svhn", "cifar10"),
         ),
         Experiment(

@@ -127,6 +127,13 @@ def test_scales() -> None:
         experiment_of("cliping")
 
 
+def test_whole_passes_take_the_batches_of_a_clients_examples() -> None:
+    """Of 12 or 13 images in tens on SVHN, of 83 or 84 in fifties on CIFAR-10: two batches a pass."""
+    for dataset, steps in (("svhn", 25), ("cifar10", 5)):
+        cells = {cell.column: cell.task.settings.local_steps for cell in cells_of(EXPERIMENTS["passes"], dataset)}
+        assert cells == {"steps": steps, "passes": 2 * steps}
+
+
 def test_an_experiment_has_its_own_data_sets() -> None:
     found = {
         dataset: {cell.task.training.model for cell in cells_of(EXPERIMENTS["models"], dataset)} for dataset in PRESETS

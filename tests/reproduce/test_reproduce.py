@@ -232,6 +232,27 @@ def test_progress_counts_and_estimates(tmp_path: Path, capsys: pytest.CaptureFix
     assert "about 30 s, from 1 similar finished runs here" in estimate_in_words(known.expected(), basis="here")
 
 
+def test_long_silences_are_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where lines are printed in place of bars, a run of an hour says every five minutes how far it is."""
+    from gdpfed_reproduce.batch import Job
+    from gdpfed_reproduce.batch_progress import Tracker, _lines
+
+    task = cells_of(EXPERIMENTS["main"], "fmnist", SMOKE)[0].task
+    job = planned(tmp_path, Job(name="j", task=task, seed=1))
+    now = 0.0
+    tracker = Tracker([job], [cost_of(task, 6 * 200.0)], num_cores=1, threads_each=1)
+    show = _lines(tracker, clock=lambda: now)
+    show(Event(place=0, kind="started"))
+    for number in range(1, 7):
+        now += 200.0
+        show(Event(place=0, kind="round", rounds=number, seconds=200.0))
+    assert capsys.readouterr().out.splitlines() == [
+        "FMNIST (smoke), fedavg, seed 1: round 2 of 6; about 13 min left",
+        "FMNIST (smoke), fedavg, seed 1: round 4 of 6; about 7 min left",
+        "FMNIST (smoke), fedavg, seed 1: round 6 of 6; about 0 s left",
+    ]
+
+
 def test_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from gdpfed_reproduce.overhead import load_overhead
 
