@@ -24,7 +24,7 @@ __all__ = ["draw_pictures", "results_page"]
 _DRAWN = {"main": plot_methods_beside, "convergence": plot_convergence}
 _TABLES = "../reproduce/tables"
 # Not of the paper: they explain its tables.
-_OWN = ("steps", "models", "sensitivity", "normalisation", "passes", "positions", "lstms")
+_OWN = ("steps", "models", "sensitivity", "normalisation", "passes", "widths", "positions", "lstms")
 Rows = Mapping[str, Sequence[ComparedRow]]
 
 

@@ -27,6 +27,7 @@ PAPER_PLACES = {
     "sensitivity": _OURS,
     "normalisation": _OURS,
     "passes": _OURS,
+    "widths": _OURS,
     "positions": _OURS,
     "lstms": _OURS,
     "sparsification": "sparsification table",

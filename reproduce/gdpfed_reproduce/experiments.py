@@ -167,6 +167,17 @@ def _without_batches(task: Task) -> Task:
     return _model(other, task.training.model_width)(task)
 
 
+def _times_as_wide(factor: float) -> Column:
+    """The preset's network with so many times its channels."""
+
+    def change(task: Task) -> Task:
+        # The width that `cnn3_batch` has by itself is not in SVHN's preset.
+        width = task.training.model_width or {"svhn": 16}[task.training.dataset]
+        return _model(task.training.model, int(factor * width))(task)
+
+    return change
+
+
 def _whole_passes(task: Task) -> Task:
     """As many passes over a client's examples as the preset has steps, counted in batches; ours are all full ones."""
     examples = {"svhn": 12, "cifar10": 83}[task.training.dataset]
@@ -339,6 +350,12 @@ def _experiments() -> dict[str, Experiment]:
             name="passes", title="Local iterations as whole passes", varies="local iterations are",
             methods=_methods("fedavg", "dp-fedavg", "gdpfed+"),
             columns={"steps": _same, "passes": _whole_passes},
+            paper=_main_figure, datasets=("svhn", "cifar10"),
+        ),
+        Experiment(
+            name="widths", title="How wide the network is", varies="times as wide",
+            methods=_methods("fedavg", "dp-fedavg", "gdpfed+"),
+            columns={"0.5": _times_as_wide(0.5), "1": _same, "2": _times_as_wide(2)},
             paper=_main_figure, datasets=("svhn", "cifar10"),
         ),
         Experiment(

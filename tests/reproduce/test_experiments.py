@@ -5,7 +5,8 @@ import pytest
 from gdpfed.errors import InputError
 from gdpfed.planning.methods import make_plan
 from gdpfed.report.paper import paper_tables
-from gdpfed.tasks.task import PRESETS, task_to_toml
+from gdpfed.tasks.models import build_model
+from gdpfed.tasks.task import PRESETS, load_task, task_to_toml
 from gdpfed_reproduce.experiments import EXPERIMENTS, FULL, SMOKE, Cell, Scale, cells_of, experiment_of
 
 
@@ -132,6 +133,17 @@ def test_whole_passes_take_the_batches_of_a_clients_examples() -> None:
     for dataset, steps in (("svhn", 25), ("cifar10", 5)):
         cells = {cell.column: cell.task.settings.local_steps for cell in cells_of(EXPERIMENTS["passes"], dataset)}
         assert cells == {"steps": steps, "passes": 2 * steps}
+
+
+def test_widths_are_of_the_presets_network() -> None:
+    """Half and twice of what the main table's run has, SVHN's width being its network's own."""
+    for dataset, narrow, wide in (("svhn", 8, 32), ("cifar10", 4, 16)):
+        found = {cell.column: cell.task.training for cell in cells_of(EXPERIMENTS["widths"], dataset)}
+        assert found["1"] == load_task(dataset).training
+        assert {training.model for training in found.values()} == {found["1"].model}
+        assert (found["0.5"].model_width, found["2"].model_width) == (narrow, wide)
+    by_itself, stated = (build_model("cnn3-batch", seed=1, **sizes) for sizes in ({}, {"width": 16}))
+    assert [each.shape for each in by_itself.parameters()] == [each.shape for each in stated.parameters()]
 
 
 def test_an_experiment_has_its_own_data_sets() -> None:
