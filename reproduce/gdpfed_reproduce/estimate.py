@@ -1,9 +1,9 @@
 """How long runs will take, from how long similar ones took.
 
 Place: beside `batch`. The work of a run is its number of training examples: rounds x clients in a round x local steps x
-batch. Runs are similar that train the same model on the same data with the same batches; for them time is taken to be
-proportional to work. That leaves out evaluation and set-up of other lengths, so an estimate is good to some ten percent
-on the machine that made it.
+batch. Runs are similar that train the same model on the same data with the same batches, however many steps a round
+has; for them time is taken to be proportional to work. That leaves out evaluation and set-up of other lengths, so an
+estimate is good to some ten percent on the machine that made it.
 
 Guarantees (tests of the same name):
   estimate_is_the_median_rate     core seconds per example of similar runs, their median, times the work left.
@@ -18,7 +18,7 @@ from gdpfed.tasks.task import Task
 
 __all__ = ["Cost", "Estimate", "cost_of", "estimate", "in_words", "similarity", "work_of"]
 
-Similarity = tuple[str, str, int | None, int, int]
+Similarity = tuple[str, str, int | None, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Estimate:
 def similarity(task: Task) -> Similarity:
     """What two tasks must share to be as fast as each other."""
     training = task.training
-    return (training.dataset, training.model, training.model_width, training.batch_size, task.settings.local_steps)
+    return (training.dataset, training.model, training.model_width, training.batch_size)
 
 
 def work_of(task: Task) -> float:

@@ -287,9 +287,13 @@ def recorded_runs(records: Path) -> set[str]:
 
 
 def costs_of(asked: Asked, jobs: Sequence[PlannedJob]) -> tuple[list[Cost], str]:
-    """What similar runs cost: on this machine, else as the records say."""
-    known = [(job, finished_seconds(job.folder)) for job in jobs if job.state == "finished"]
-    here = [cost_of(job.task, seconds) for job, seconds in known if seconds is not None]
-    if here or not asked.records.is_dir():
-        return here, f"in {asked.out}"
-    return load_timing(asked.records), f"in {asked.records}, perhaps of another machine"
+    """What runs cost: of kinds that were made on this machine, there; of others, as the records say."""
+    finished = [(job, finished_seconds(job.folder)) for job in jobs if job.state == "finished"]
+    here = [cost_of(job.task, seconds) for job, seconds in finished if seconds is not None]
+    known = {cost.similarity for cost in here}
+    recorded = load_timing(asked.records) if asked.records.is_dir() else []
+    others = [cost for cost in recorded if cost.similarity not in known]
+    places = [f"in {asked.out}"] if here or not others else []
+    return [*here, *others], " or ".join(
+        [*places, *([f"in {asked.records}, perhaps of another machine"] if others else [])]
+    )

@@ -322,7 +322,6 @@ def load_timing(folder: Path) -> list[Cost]:
                         training["model"],
                         training.get("model_width"),
                         training["batch_size"],
-                        config["local_steps"],
                     ),
                     work=work * training["batch_size"],
                     core_seconds=known[run.key],

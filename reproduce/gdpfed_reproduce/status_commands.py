@@ -86,7 +86,7 @@ def status(
             str(line["experiment"]),
             str(line["dataset"]),
             *(str(line[name]) for name in [*columns, "missing"]),
-            _time(line["seconds_missing"]),
+            _time(line["seconds_missing"], line["not_known"]),
         ]
         for line in lines
     ]
@@ -125,7 +125,8 @@ def _summary(runs: Sequence[_Standing], costs: Sequence[Cost], num_cores: int) -
         "finished": sum(run.state == "finished" for run in runs),
         "started": sum(run.state == "started" for run in runs),
         "recorded": sum(run.is_recorded for run in runs),
-        "seconds_missing": None if made.num_unknown else made.seconds,
+        "seconds_missing": made.seconds,
+        "not_known": made.num_unknown,
     }
 
 
@@ -161,7 +162,7 @@ def overhead(datasets: Datasets = ALL, records: Records = None, as_json: options
     )
 
 
-def _time(seconds: object) -> str:
-    if seconds is None:
-        return "not known"
-    return in_words(seconds) if isinstance(seconds, float) and seconds else ""
+def _time(seconds: object, unknown: object) -> str:
+    """What is known, and how many runs it leaves out."""
+    known = [in_words(seconds)] if isinstance(seconds, float) and seconds else []
+    return " + ".join([*known, *([f"{unknown} not known"] if unknown else [])])

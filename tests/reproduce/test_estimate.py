@@ -1,9 +1,14 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from gdpfed.tasks.task import Task, load_task
-from gdpfed_reproduce.estimate import cost_of, estimate, in_words, work_of
+from gdpfed_reproduce.estimate import cost_of, estimate, in_words, similarity, work_of
+from gdpfed_reproduce.experiments import EXPERIMENTS, cells_of
+from gdpfed_reproduce.records import load_timing
+
+RESULTS = Path(__file__).parents[2] / "reproduce" / "results"
 
 
 def changed(task: Task, **settings: object) -> Task:
@@ -14,9 +19,14 @@ def test_estimate_is_the_median_rate() -> None:
     task = load_task("fmnist")
     assert work_of(task) == pytest.approx(50 * 120 * 5 * 10)
     costs = [cost_of(task, seconds) for seconds in (30.0, 40.0, 500.0)]
-    made = estimate([(task, 1.0), (task, 0.5), (changed(task, num_rounds=100), 1.0)], costs, num_cores=2)
-    assert made.seconds == pytest.approx((40 + 20 + 80) / 2)
-    assert (made.num_known, made.num_unknown, made.num_finished) == (3, 0, 3)
+    made = estimate(
+        [(task, 1.0), (task, 0.5), (changed(task, num_rounds=100), 1.0), (changed(task, local_steps=10), 1.0)],
+        costs,
+        num_cores=2,
+    )
+    # Twice the rounds, or twice the steps in each, are twice the work.
+    assert made.seconds == pytest.approx((40 + 20 + 80 + 80) / 2)
+    assert (made.num_known, made.num_unknown, made.num_finished) == (4, 0, 3)
 
 
 def test_unknown_is_not_guessed() -> None:
@@ -32,3 +42,12 @@ def test_no_more_precise_than_it_is() -> None:
         "67 min",
         "11.1 h",
     ]
+
+
+def test_records_and_tasks_are_of_the_same_kinds() -> None:
+    """What a record's runs cost counts for the task that it is of, and for more of its steps."""
+    recorded = {cost.similarity: cost for cost in load_timing(RESULTS)}
+    for dataset, method in (("svhn", "fedavg"), ("shakespeare", "gdpfed+")):
+        (task,) = [cell.task for cell in cells_of(EXPERIMENTS["main"], dataset) if cell.method.label == method]
+        assert work_of(task) == pytest.approx(recorded[similarity(task)].work)
+        assert similarity(changed(task, local_steps=50)) == similarity(task)

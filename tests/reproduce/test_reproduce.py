@@ -193,14 +193,16 @@ def test_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert lines["main", "fmnist"]["runs"] == 33
     assert (lines["main", "fmnist"]["finished"], lines["main", "fmnist"]["missing"]) == (1, 32)
     assert lines["main", "fmnist"]["seconds_missing"] == pytest.approx(32 * 60 / 2)
-    assert lines["main", "svhn"]["seconds_missing"] is None
+    assert lines["main", "fmnist"]["not_known"] == 0
+    assert (lines["main", "svhn"]["seconds_missing"], lines["main", "svhn"]["not_known"]) == (0, 33)
     assert lines["clipping", "fmnist"]["finished"] == 0
     for child in tmp_path.iterdir():
         for file in child.iterdir():
             file.unlink()
         child.rmdir()
     out = call(capsys, "reproduce", "status", "--datasets", "fmnist,svhn", "--workers", "2")[1]
-    assert "not known" in out
+    assert " 33 not known" in out
+    assert " + " in out  # of some tables one part is known, another is not
     assert "similar finished runs" in out
 
 
