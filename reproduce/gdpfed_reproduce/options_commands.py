@@ -294,6 +294,6 @@ def costs_of(asked: Asked, jobs: Sequence[PlannedJob]) -> tuple[list[Cost], str]
     recorded = load_timing(asked.records) if asked.records.is_dir() else []
     others = [cost for cost in recorded if cost.similarity not in known]
     places = [f"in {asked.out}"] if here or not others else []
-    return [*here, *others], " or ".join(
-        [*places, *([f"in {asked.records}, perhaps of another machine"] if others else [])]
-    )
+    if others:
+        places.append(f"in {asked.records}, perhaps of another machine")
+    return [*here, *others], " or ".join(places)
