@@ -5,6 +5,7 @@ paper's is hollow and dashed. A panel for each data set that has records; what w
 panel's title.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +66,20 @@ def _legend(figure: "Figure", axes: Sequence[Any], *, across: int = 3) -> None:
     )
 
 
+def _are_numbers(columns: Sequence[str]) -> bool:
+    """Whether columns are values of one number, so that a line between them means something."""
+    try:
+        return all(math.isfinite(float(column.removesuffix("x"))) for column in columns)
+    except ValueError:
+        return False
+
+
 def plot_experiment(name: str, tables: Tables) -> "Figure":
     """Accuracy against what the experiment varies, a line for each method."""
     with_records = _with_records(tables)
     experiment = EXPERIMENTS[name]
     columns = list(experiment.columns)
-    # A line only where columns are values of one number.
-    ordered = name not in ("sparsification", "preferences")
+    ordered = _are_numbers(columns)
     with paper_style():
         figure, axes = _panels(len(with_records), height=4.0)
         for axis, (dataset, rows) in zip(axes, with_records.items(), strict=True):
@@ -99,7 +107,7 @@ def plot_experiment(name: str, tables: Tables) -> "Figure":
                         linewidth=1,
                         label=f"{label}, paper",
                     )
-            slanted = max(len(column) for column in columns) > 6
+            slanted = max(map(len, columns)) > 6 and len(columns) > 3
             axis.set_xticks(
                 range(len(columns)), columns, rotation=35 if slanted else 0, ha="right" if slanted else "center"
             )
