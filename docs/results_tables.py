@@ -232,9 +232,11 @@ def _contradictions() -> str:
     """Where the paper prints two figures for one configuration."""
     printed: dict[tuple[str, str, str], dict[PaperFigure, list[str]]] = {}
     for experiment in EXPERIMENTS.values():
+        if experiment.name == "convergence" or PAPER_PLACES[experiment.name] == _OURS:
+            continue
         for dataset in PRESETS:
             for cell in cells_of(experiment, dataset):
-                if cell.paper is not None and experiment.name != "convergence":
+                if cell.paper is not None:
                     where = (dataset, cell.task.settings.method, task_to_toml(cell.task))
                     label = f"{experiment.name} {cell.column}".strip()
                     printed.setdefault(where, {}).setdefault(cell.paper, []).append(label)
