@@ -41,7 +41,8 @@ def _overview(tables: Mapping[str, Rows]) -> str:
     rows = [
         (f"[{name}]({_TABLES}/{name}.md)", PAPER_PLACES[name], *(_counts(found) for found in tables[name].values()))
         for name in EXPERIMENTS
-        if name not in _OWN
+        # The paper prints no figures with its curves.
+        if name not in (*_OWN, "convergence")
     ]
     return markdown_table(("experiment", "in the paper", *(load_task(name).title for name in PRESETS)), rows)
 
@@ -86,10 +87,6 @@ def _check_notes(notes: Path) -> None:
             raise SystemExit(f"{path} explains nothing on the page: expected EXPERIMENT.md, sampling.md or top.md")
 
 
-def _is_shown(name: str, rows: Sequence[ComparedRow]) -> bool:
-    return any(row.accuracies for row in rows) if name in _OWN else is_run(rows)
-
-
 def _experiment(name: str, rows: Rows, notes: Path) -> str:
     experiment = EXPERIMENTS[name]
     parts = [f"## {experiment.title}", f"![{experiment.title}, ours and the paper's](img/{name}.png)"]
@@ -123,7 +120,7 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
     run = [
         name
         for name in EXPERIMENTS
-        if any(_is_shown(name, [row for row in found if not row.reduced]) for found in tables[name].values())
+        if any(is_run([row for row in found if not row.reduced]) for found in tables[name].values())
     ]
     text += "".join(_experiment(name, tables[name], notes) for name in run if name not in _OWN)
     words = {name: _note(notes, name) for name in run if name in _OWN}

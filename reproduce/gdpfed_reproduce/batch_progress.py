@@ -16,7 +16,7 @@ __all__ = ["Tracker", "estimate_in_words", "showing"]
 
 # So many rounds are timed before an estimate is made of them.
 _TIMED_ROUNDS = 3
-# Seconds without a line, where there are no bars, after which the next round says how far it is.
+# Seconds without a line about a run, where there are no bars, after which its next round says how far it is.
 _SILENCE = 300.0
 
 
@@ -31,7 +31,8 @@ def estimate_in_words(made: Estimate, *, basis: str) -> str:
 
 
 class Tracker:
-    """Counts what events tell, and estimates what is left: by finished runs where there are any, else by rounds."""
+    """Counts what events tell, and estimates what is left: of each kind by runs that finished in this batch, else by
+    those that finished before, else by rounds."""
 
     def __init__(self, jobs: Sequence[PlannedJob], costs: Sequence[Cost], *, num_cores: int, threads_each: int) -> None:
         self.jobs = jobs
@@ -39,6 +40,7 @@ class Tracker:
         self.left = {place: 1.0 for place, job in enumerate(jobs) if job.state != "finished"}
         self.done = self.total - len(self.left)
         self._costs = list(costs)
+        self._finished: list[Cost] = []
         self._rounds: dict[object, list[Cost]] = {}
         self._num_cores = num_cores
         self._threads_each = threads_each
@@ -56,21 +58,23 @@ class Tracker:
             self.done += 1
             seconds = finished_seconds(job.folder)
             if seconds is not None:
-                self._costs.append(cost_of(job.task, seconds))
+                self._finished.append(cost_of(job.task, seconds))
 
     def expected(self) -> Estimate:
         """The time for what is left."""
-        known = {cost.similarity for cost in self._costs}
+        finished = {cost.similarity for cost in self._finished}
+        costs = [*self._finished, *(cost for cost in self._costs if cost.similarity not in finished)]
+        known = {cost.similarity for cost in costs}
         # The first round of a process is slower than the others: it is timed, and the median leaves it out.
         timed = [
             cost
-            for kind, costs in self._rounds.items()
-            if kind not in known and len(costs) >= _TIMED_ROUNDS
-            for cost in costs
+            for kind, rounds in self._rounds.items()
+            if kind not in known and len(rounds) >= _TIMED_ROUNDS
+            for cost in rounds
         ]
         left = [(self.jobs[place].task, fraction) for place, fraction in self.left.items()]
         busy = min(self._num_cores, max(1, len(left)) * self._threads_each)
-        return estimate(left, [*self._costs, *timed], num_cores=busy)
+        return estimate(left, [*costs, *timed], num_cores=busy)
 
     def time_left(self) -> str:
         """In words; with a plus where something is not known yet."""
@@ -99,22 +103,22 @@ def showing(tracker: Tracker, *, quiet: bool) -> Iterator[Callable[[Event], None
 
 
 def _lines(tracker: Tracker, *, clock: Callable[[], float] = time.perf_counter) -> Callable[[Event], None]:
-    begun = {}
+    begun: dict[int, float] = {}
+    said: dict[int, float] = {}
     unknown = not tracker.expected().num_known
-    said = clock()
 
     def show(event: Event) -> None:
-        nonlocal unknown, said
+        nonlocal unknown
         tracker.note(event)
         line = ""
         if event.kind == "started":
-            begun[event.place] = clock()
+            begun[event.place] = said[event.place] = clock()
         elif event.kind == "waiting":
             line = f"{_described(tracker.jobs[event.place])}: another process trains it; waiting"
         elif event.kind == "round" and unknown and tracker.expected().num_known:
             unknown = False
             line = f"{tracker.time_left()}, from the first {_TIMED_ROUNDS} rounds"
-        elif event.kind == "round" and clock() > said + _SILENCE:
+        elif event.kind == "round" and clock() > said.setdefault(event.place, clock()) + _SILENCE:
             job = tracker.jobs[event.place]
             line = f"{_described(job)}: round {event.rounds} of {job.task.settings.num_rounds}; {tracker.time_left()}"
         elif event.kind == "finished":
@@ -123,7 +127,7 @@ def _lines(tracker: Tracker, *, clock: Callable[[], float] = time.perf_counter) 
             described = _described(tracker.jobs[event.place])
             line = f"{tracker.done} of {tracker.total} runs done: {described}{took}{left}"
         if line:
-            said = clock()
+            said[event.place] = clock()
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 

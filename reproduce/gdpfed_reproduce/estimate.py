@@ -2,8 +2,8 @@
 
 Place: beside `batch`. The work of a run is its number of training examples: rounds x clients in a round x local steps x
 batch. Runs are similar that train the same model on the same data with the same batches, however many steps a round
-has; for them time is taken to be proportional to work. That leaves out evaluation and set-up of other lengths, so an
-estimate is good to some ten percent on the machine that made it.
+has; for them time is taken to be proportional to work. That leaves out evaluation and set-up of other lengths,
+and what else the machine does: core seconds of one kind of run have differed by a half, on busy days by more.
 
 Guarantees (tests of the same name):
   estimate_is_the_median_rate     core seconds per example of similar runs, their median, times the work left.

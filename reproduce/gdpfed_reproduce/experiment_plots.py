@@ -1,8 +1,8 @@
 """The experiments as pictures, ours beside the paper's.
 
 Place: records -> rows -> pictures, in the style of `plots`. Ours is filled, with a bar of one std to either side; the
-paper's is hollow and dashed. A panel for each data set that has records; what was run at a reduced scale says so in the
-panel's title.
+paper's is hollow, and its lines are dashed. A panel for each data set that has records; what was run at a reduced
+scale says so in the panel's title.
 """
 
 import math

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from gdpfed.errors import InputError, expect_word, suggestion
 from gdpfed.privacy.budgets import parse_compact
 from gdpfed.report.paper import paper_tables
+from gdpfed.tasks.catalogue import source_of
 from gdpfed.tasks.task import PRESETS, Task, load_task
 
 __all__ = [
@@ -178,9 +179,9 @@ def _times_as_wide(factor: float) -> Column:
     return change
 
 
-def _whole_passes(task: Task) -> Task:
-    """As many passes over a client's examples as the preset has steps, counted in batches; ours are all full ones."""
-    examples = {"svhn": 12, "cifar10": 83}[task.training.dataset]
+def _steps_of_passes(task: Task) -> Task:
+    """As many steps as so many whole passes have. All of ours are of full batches; the last of a pass is not."""
+    examples = source_of(task.training.dataset).num_train // len(task.budgets)
     batches = math.ceil(examples / task.training.batch_size)
     return _set(task, local_steps=batches * task.settings.local_steps)
 
@@ -347,9 +348,9 @@ def _experiments() -> dict[str, Experiment]:
             paper=_main_figure, datasets=("svhn", "cifar10"),
         ),
         Experiment(
-            name="passes", title="Local iterations as whole passes", varies="local iterations are",
+            name="passes", title="As many local steps as whole passes have", varies="local iterations are",
             methods=_methods("fedavg", "dp-fedavg", "gdpfed+"),
-            columns={"steps": _same, "passes": _whole_passes},
+            columns={"steps": _same, "passes": _steps_of_passes},
             paper=_main_figure, datasets=("svhn", "cifar10"),
         ),
         Experiment(

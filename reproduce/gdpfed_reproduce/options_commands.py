@@ -15,7 +15,7 @@ import typer
 from gdpfed.errors import InputError, expect_word, suggestion
 from gdpfed.tasks.task import PRESETS, Task
 from gdpfed_reproduce.batch import RESULTS_VERSION, Job, PlannedJob, finished_seconds
-from gdpfed_reproduce.estimate import Cost, cost_of
+from gdpfed_reproduce.estimate import Cost, cost_of, similarity
 from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, Scale, cells_of, experiment_of
 from gdpfed_reproduce.records import CellRecord, config_of, load_records, load_timing
 from gdpfed_reproduce.without_training import check_datasets
@@ -286,13 +286,13 @@ def recorded_runs(records: Path) -> set[str]:
     return {_settled(record.config, run.seed) for record in best.values() for run in record.runs}
 
 
-def costs_of(asked: Asked, jobs: Sequence[PlannedJob]) -> tuple[list[Cost], str]:
-    """What runs cost: of kinds that were made on this machine, there; of others, as the records say."""
+def costs_of(asked: Asked, jobs: Sequence[PlannedJob], wanted: Iterable[Task]) -> tuple[list[Cost], str]:
+    """What runs like ``wanted`` cost: by those of ``jobs`` that are finished here, else as the records say."""
     finished = [(job, finished_seconds(job.folder)) for job in jobs if job.state == "finished"]
     here = [cost_of(job.task, seconds) for job, seconds in finished if seconds is not None]
-    known = {cost.similarity for cost in here}
+    sought = {similarity(task) for task in wanted} - {cost.similarity for cost in here}
     recorded = load_timing(asked.records) if asked.records.is_dir() else []
-    others = [cost for cost in recorded if cost.similarity not in known]
+    others = [cost for cost in recorded if cost.similarity in sought]
     places = [f"in {asked.out}"] if here or not others else []
     if others:
         places.append(f"in {asked.records}, perhaps of another machine")

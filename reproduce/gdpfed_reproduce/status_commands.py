@@ -63,7 +63,8 @@ def status(
     )
     wanted = wanted_of(asked)
     found = found_jobs([job for _, job in wanted], out=asked.out)
-    costs, basis = costs_of(asked, list({job.key: job for job in found if job is not None}.values()))
+    here = {job.key: job for job in found if job is not None}
+    costs, basis = costs_of(asked, list(here.values()), [job.task for _, job in wanted])
     recorded = recorded_runs(asked.records)
     by_table: dict[tuple[str, str], dict[str, _Standing]] = {}
     for (cell, job), here in zip(wanted, found, strict=True):
@@ -86,7 +87,7 @@ def status(
             str(line["experiment"]),
             str(line["dataset"]),
             *(str(line[name]) for name in [*columns, "missing"]),
-            _time(line["seconds_missing"], line["not_known"]),
+            _time(line["seconds_known"], line["runs_not_known"]),
         ]
         for line in lines
     ]
@@ -125,8 +126,8 @@ def _summary(runs: Sequence[_Standing], costs: Sequence[Cost], num_cores: int) -
         "finished": sum(run.state == "finished" for run in runs),
         "started": sum(run.state == "started" for run in runs),
         "recorded": sum(run.is_recorded for run in runs),
-        "seconds_missing": made.seconds,
-        "not_known": made.num_unknown,
+        "seconds_known": made.seconds,
+        "runs_not_known": made.num_unknown,
     }
 
 
@@ -165,4 +166,4 @@ def overhead(datasets: Datasets = ALL, records: Records = None, as_json: options
 def _time(seconds: object, unknown: object) -> str:
     """What is known, and how many runs it leaves out."""
     known = [in_words(seconds)] if isinstance(seconds, float) and seconds else []
-    return " + ".join([*known, *([f"{unknown} not known"] if unknown else [])])
+    return " + ".join([*known, *([f"{unknown} runs not known"] if unknown else [])])

@@ -96,7 +96,7 @@ def _train(asked: Asked, jobs: Sequence[PlannedJob], keep: Callable[[], None]) -
     need_torch()
     _check_data(pending, asked.data_dir)
     processes, threads = cores_of(asked.workers, num_runs=len(pending))
-    costs, basis = costs_of(asked, jobs)
+    costs, basis = costs_of(asked, jobs, [job.task for job in jobs])
     tracker = Tracker(jobs, costs, num_cores=processes * threads, threads_each=threads)
     if not asked.as_json:
         out = console()

@@ -10,15 +10,17 @@ row in nine would differ by chance (Student's t with four degrees of freedom).
 Guarantees (tests of the same name):
   verdict_follows_the_rule        on both sides of its border, for one seed and for several.
   reduced_scale_is_not_judged     fewer rounds or clients than the paper's: shown, stated, and not compared.
+  shared_runs_are_no_experiment   a table that has no more than runs of the main one counts as not run.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
-from gdpfed_reproduce.experiments import Cell, Experiment, PaperFigure, Scale, cells_of
+from gdpfed_reproduce.experiments import EXPERIMENTS, Cell, Experiment, PaperFigure, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, config_of, differences
 
 __all__ = ["PAPER_SEEDS", "ComparedRow", "is_run", "rows_of"]
@@ -79,9 +81,17 @@ class ComparedRow:
 
 
 def is_run(rows: Sequence[ComparedRow]) -> bool:
-    """Whether a data set's table has more than what it shares with the main one: two columns, if it has so many."""
-    run = {row.column for row in rows if row.accuracies}
-    return len(run) >= min(2, len({row.column for row in rows})) > 0
+    """Whether a data set's table has runs; with several columns, others than those of the main table."""
+    records = [row.record for row in rows if row.record is not None]
+    if len({row.column for row in rows}) < 2:
+        return bool(records)
+    return any(all(differences(record.config, shared) for shared in _of_main(record.dataset)) for record in records)
+
+
+@cache
+def _of_main(dataset: str) -> tuple[dict[str, Any], ...]:
+    """The configurations of a data set's main table."""
+    return tuple(config_of(cell.task) for cell in cells_of(EXPERIMENTS["main"], dataset))
 
 
 def _best(found: Sequence[CellRecord], config: Mapping[str, object]) -> CellRecord | None:

@@ -128,7 +128,7 @@ def test_scales() -> None:
         experiment_of("cliping")
 
 
-def test_whole_passes_take_the_batches_of_a_clients_examples() -> None:
+def test_passes_take_the_batches_of_a_clients_examples() -> None:
     """Of 12 or 13 images in tens on SVHN, of 83 or 84 in fifties on CIFAR-10: two batches a pass."""
     for dataset, steps in (("svhn", 25), ("cifar10", 5)):
         cells = {cell.column: cell.task.settings.local_steps for cell in cells_of(EXPERIMENTS["passes"], dataset)}

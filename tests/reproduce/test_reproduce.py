@@ -121,9 +121,9 @@ def test_killed_batch_goes_on(
         capsys, "reproduce", "status", "--datasets", "fmnist", "--scale", "smoke", "--out", "out", "--json"
     )
     lines = {line["experiment"]: line for line in json.loads(out)["experiments"]}
-    assert (lines["main"]["finished"], lines["main"]["recorded"], lines["main"]["seconds_missing"]) == (11, 11, 0)
+    assert (lines["main"]["finished"], lines["main"]["recorded"], lines["main"]["seconds_known"]) == (11, 11, 0)
     assert (lines["clipping"]["runs"], lines["clipping"]["finished"]) == (9, 3)
-    assert lines["clipping"]["seconds_missing"] > 0
+    assert lines["clipping"]["seconds_known"] > 0
 
 
 def test_bad_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,16 +192,16 @@ def test_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     }
     assert lines["main", "fmnist"]["runs"] == 33
     assert (lines["main", "fmnist"]["finished"], lines["main", "fmnist"]["missing"]) == (1, 32)
-    assert lines["main", "fmnist"]["seconds_missing"] == pytest.approx(32 * 60 / 2)
-    assert lines["main", "fmnist"]["not_known"] == 0
-    assert (lines["main", "svhn"]["seconds_missing"], lines["main", "svhn"]["not_known"]) == (0, 33)
+    assert lines["main", "fmnist"]["seconds_known"] == pytest.approx(32 * 60 / 2)
+    assert lines["main", "fmnist"]["runs_not_known"] == 0
+    assert (lines["main", "svhn"]["seconds_known"], lines["main", "svhn"]["runs_not_known"]) == (0, 33)
     assert lines["clipping", "fmnist"]["finished"] == 0
     for child in tmp_path.iterdir():
         for file in child.iterdir():
             file.unlink()
         child.rmdir()
     out = call(capsys, "reproduce", "status", "--datasets", "fmnist,svhn", "--workers", "2")[1]
-    assert " 33 not known" in out
+    assert " 33 runs not known" in out
     assert " + " in out  # of some tables one part is known, another is not
     assert "similar finished runs" in out
 

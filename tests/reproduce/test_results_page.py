@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from gdpfed_reproduce.experiment_plots import _are_numbers as are_numbers
 from gdpfed_reproduce.experiments import EXPERIMENTS, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, RunRecord, config_of, save_records
 
@@ -85,7 +86,7 @@ def test_tables_are_made_of_records_and_notes(tables: ModuleType, records: Path,
     assert "Because it was **measured**." in main
     assert "**Not the paper's configuration**: 20 of 100 rounds." in main
     assert "| fedavg | 56.40 ± 0.34 | 56.40 ± 1.00 | 3 |  | not comparable |" in main
-    assert "<details><summary>SVHN: not run</summary>" in pages["sparsification"]
+    assert "<details><summary>CIFAR-10: not run</summary>" in pages["sparsification"]
     assert "Best first, paper: fedavg > gdpfed+ > idp-fedavg > gdpfed > pfa > dp-fedavg. Ours: fedavg > gdpfed+" in main
     row = "| gdpfed+ | 0.1,0.3,0.5 | 75.52 ± 0.27 | 75.72 ± 1.00 | 3 | +0.20 | within the spread |"
     assert row in pages["sparsification"]
@@ -102,9 +103,9 @@ def test_page_tells_it_at_a_glance(page: ModuleType, records: Path, tmp_path: Pa
     (notes / "glance" / "clipping.md").write_text("The paper's **shape**.\n")
     text = page.results_page(records, notes, findings="| a finding |\n")
     assert "| a finding |" in text
-    assert "| [main](../reproduce/tables/main.md) | main table | 6 of 6 | 1 of 1 | not run | 3 of 3 |" in text
+    assert "| [main](../reproduce/tables/main.md) | main table | 6 of 6 | 3 of 3 | not run | 3 of 3 |" in text
     # Twenty rounds of a hundred are no figure beside the paper's.
-    assert "| gdpfed+ | 75.83 / 76.03 | 71.10 / - | 38.78 / - | 42.00 / 42.20 |" in text
+    assert "| gdpfed+ | 75.83 / 76.03 | 71.10 / 71.30 | 38.78 / - | 42.00 / 42.20 |" in text
     # Shakespeare's one column there is the main table's, and tells nothing of clip norms.
     assert "FMNIST: 6 of 6 within the spread, differences +0.20. The paper's **shape**. [Every row]" in text
     for name in EXPERIMENTS:
@@ -126,6 +127,21 @@ def test_pictures(page: ModuleType, records: Path, tmp_path: Path) -> None:
     drawn = page.draw_pictures(records, tmp_path / "img")
     assert [path.stem for path in drawn] == list(EXPERIMENTS)
     assert all(path.stat().st_size > 10_000 for path in drawn)
+
+
+def test_lines_join_values_of_one_number() -> None:
+    """Between kinds of models, or of preferences, there is nothing."""
+    joined = {name for name, made in EXPERIMENTS.items() if are_numbers(list(made.columns))}
+    assert joined == {"steps", "widths", "budgets", "clipping", "heterogeneity"}
+
+
+def test_what_shares_all_runs_explains_nothing(page: ModuleType, tmp_path: Path) -> None:
+    """Experiments of which no more is there than the main table's runs are no points of the page."""
+    save_records(made_up("main", "svhn"), tmp_path)
+    text = page.results_page(tmp_path, tmp_path / "none", findings="")
+    assert "widths.md" not in text
+    save_records(made_up("widths", "svhn"), tmp_path)
+    assert "widths.md" in page.results_page(tmp_path, tmp_path / "none", findings="")
 
 
 def test_no_records_no_pictures(page: ModuleType, tmp_path: Path) -> None:

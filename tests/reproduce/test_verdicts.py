@@ -5,7 +5,7 @@ import pytest
 
 from gdpfed_reproduce.experiments import EXPERIMENTS, PaperFigure, Scale, cells_of
 from gdpfed_reproduce.records import CellRecord, RunRecord, config_of
-from gdpfed_reproduce.verdicts import ComparedRow, rows_of
+from gdpfed_reproduce.verdicts import ComparedRow, is_run, rows_of
 
 
 def row(*accuracies: float, mean: float = 70.0, std: float = 0.3) -> ComparedRow:
@@ -71,3 +71,15 @@ def test_a_shared_run_counts_in_every_table() -> None:
     rows = rows_of(EXPERIMENTS["clipping"], "fmnist", [record("gdpfed+", 75.8)])
     found = {(entry.label, entry.column): entry.verdict for entry in rows if entry.accuracies}
     assert found == {("gdpfed+", "1x"): "within the spread"}
+
+
+def test_shared_runs_are_no_experiment() -> None:
+    """One run of dp-fedavg fills all columns of preferences; nothing was run for them."""
+    main = [record("dp-fedavg", 72.8), record("gdpfed+", 74.1)]
+    assert is_run(rows_of(EXPERIMENTS["main"], "fmnist", main))
+    for name in ("preferences", "clipping", "steps", "heterogeneity"):
+        cells = cells_of(EXPERIMENTS[name], "fmnist")
+        assert not is_run(rows_of(EXPERIMENTS[name], "fmnist", main))
+        own = next(cell for cell in cells if cell.method.label == "gdpfed+" and cell.column == cells[-1].column)
+        more = dataclasses.replace(main[1], experiment=name, column=own.column, config=config_of(own.task))
+        assert is_run(rows_of(EXPERIMENTS[name], "fmnist", [*main, more]))
