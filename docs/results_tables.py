@@ -4,6 +4,7 @@ Explanations are typed in: `reproduce/notes/EXPERIMENT.md` stands under an exper
 `EXPERIMENT-DATASET.md` under a data set's table. A note whose name fits nothing is an error.
 """
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -179,6 +180,18 @@ def _order(rows: Sequence[ComparedRow]) -> str:
     return f"Best first, paper: {listed[0]}. Ours: {listed[1]}.\n\n"
 
 
+def _metrics(rows: Sequence[ComparedRow]) -> str:
+    """What else was measured after the last round, in the mean over those runs that keep it."""
+    kept: dict[str, list[str]] = {}
+    for row in rows:
+        runs = row.record.runs if row.record is not None else ()
+        for name in sorted({name for run in runs for name in run.metrics}):
+            values = [run.metrics[name] for run in runs if name in run.metrics]
+            seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
+            kept.setdefault(name, []).append(f"{row.label} {statistics.fmean(values):.2f} ({seeds})")
+    return "".join(f"The metric `{name}` after the last round: {', '.join(said)}.\n\n" for name, said in kept.items())
+
+
 def _beside_best(rows: Sequence[ComparedRow]) -> str:
     """Each method less the paper's best private one: the paper's means, and ours paired by seed."""
     by_label = {row.label: row for row in rows}
@@ -217,7 +230,7 @@ def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Pa
                 text += _curve_table(rows) + "\n"
             else:
                 text += _result_table(experiment, [row for row in rows if row.accuracies or row.paper]) + "\n"
-                text += _beside_best(rows) if experiment.name == "main" else ""
+                text += _beside_best(rows) + _metrics(rows) if experiment.name == "main" else ""
         elif experiment.name == "convergence":
             text += f"{title}: not run.\n\n"
         elif printed:

@@ -22,7 +22,7 @@ import struct
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ _RUN_FIELDS = ("accuracies", "epsilons", "key", "rounds", "seed", "versions")
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A finished run: its curve, and what made it; ``by_budget`` is kept where data were tied to budgets."""
+    """A finished run: its curve, and what made it; ``by_budget`` is kept where data were tied to budgets, ``metrics``
+    after the last round where the task has some."""
 
     seed: int
     key: str
@@ -56,6 +57,7 @@ class RunRecord:
     epsilons: tuple[float | None, ...]
     versions: str
     by_budget: tuple[float, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -124,6 +126,7 @@ def _run_record(job: PlannedJob) -> RunRecord:
         epsilons=tuple(None if math.isinf(epsilon) else epsilon for epsilon in records[-1].epsilons),
         versions=", ".join(f"{name} {versions[name]}" for name in ("gdpfed", "python", "torch", "numpy")),
         by_budget=tuple(round(value, 6) for value in records[-1].by_budget),
+        metrics={name: round(value, 6) for name, value in (records[-1].metrics or {}).items()},
     )
 
 
@@ -185,7 +188,8 @@ def _text(dataset: str, experiment: str, cells: Sequence[CellRecord]) -> str:
 
 def _run_fields(run: RunRecord) -> dict[str, Any]:
     fields = {name: getattr(run, name) for name in _RUN_FIELDS}
-    return {**fields, "by_budget": run.by_budget} if run.by_budget else fields
+    more = {"by_budget": run.by_budget, "metrics": dict(run.metrics)}
+    return fields | {name: values for name, values in more.items() if values}
 
 
 def _parse(path: Path) -> list[CellRecord]:
@@ -214,7 +218,7 @@ def _parse(path: Path) -> list[CellRecord]:
 
 def _run_of(content: Mapping[str, Any]) -> RunRecord:
     fields = {name: content[name] for name in _RUN_FIELDS}
-    fields["by_budget"] = list(content.get("by_budget", ()))
+    fields |= {"by_budget": list(content.get("by_budget", ())), "metrics": dict(content.get("metrics", {}))}
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     if not lists.get("accuracies") or len(lists["accuracies"]) != len(lists["rounds"]):
         raise ValueError("a run needs an accuracy for each evaluated round")

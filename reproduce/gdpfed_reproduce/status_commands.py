@@ -63,8 +63,8 @@ def status(
     )
     wanted = wanted_of(asked)
     found = found_jobs([job for _, job in wanted], out=asked.out)
-    here = {job.key: job for job in found if job is not None}
-    costs, basis = costs_of(asked, list(here.values()), [job.task for _, job in wanted])
+    in_folders = {job.key: job for job in found if job is not None}
+    costs, basis = costs_of(asked, list(in_folders.values()), [job.task for _, job in wanted])
     recorded = recorded_runs(asked.records)
     by_table: dict[tuple[str, str], dict[str, _Standing]] = {}
     for (cell, job), here in zip(wanted, found, strict=True):

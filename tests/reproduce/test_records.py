@@ -29,7 +29,13 @@ def finished_run(folder: Path, *, seed: int) -> PlannedJob:
     job.folder.mkdir(parents=True)
     rest = {"loss": 1.0, "cohort": (9,), "clipped": 0, "dropped": 0, "update_norm": 1.0}
     records = [
-        Record(round_number=number, accuracy=100 / 3 + number + seed, epsilons=(math.inf,), **rest)  # type: ignore[arg-type]
+        Record(
+            round_number=number,
+            accuracy=100 / 3 + number + seed,
+            epsilons=(math.inf,),
+            metrics={"of_text": number / 7},
+            **rest,  # type: ignore[arg-type]
+        )
         for number in (3, 6)
     ]
     (job.folder / "records.jsonl").write_text("".join(record.to_line() for record in records))
@@ -55,6 +61,7 @@ def test_same_runs_same_bytes(tmp_path: Path) -> None:
     assert found.parameters == 13
     assert [run.accuracy for run in found.runs] == [40.333333, 41.333333]
     assert found.runs[0].rounds == (3, 6)
+    assert [run.metrics for run in found.runs] == [{"of_text": 0.857143}] * 2
     assert found.config == config_of(cell.task)
     assert "not a private release" in (tmp_path / "one" / "fmnist" / "main.json").read_text()
     costs = load_timing(tmp_path / "one")
