@@ -239,7 +239,7 @@ def _untuned(tables: Mapping[tuple[str, str], Mapping[str, CellRecord]]) -> str:
         beside = [ours, tuned.get(PAPER) or found.get(PAPER), found.get(AUTO_PAPER), without]
         cells = ["" if record is None else _mean(record).partition(" ")[0] for record in beside]
         rows.append([words, f"**{_mean(auto)}**", *cells, difference(auto, ours), str(len(auto.runs))])
-    head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds")
+    head = ("", "auto", "tuned", "gdpfed+", "gdpfed+ with auto", "no privacy", "auto less tuned", "seeds of auto")
     return markdown_table(head, rows)
 
 
@@ -408,8 +408,8 @@ def beyond_page(folder: Path, notes: Path) -> str:
         "# Better than the paper at its own budgets\n\nWritten by `docs/generate.py` from the records in "
         "`reproduce/results/beyond/`, which `gdpfed reproduce beyond` makes. "
         "Accuracies are test accuracies in percent after the last round, mean ± sample std over seeds. Differences are "
-        "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept, by PLD "
-        "unless a row says RDP. Every row and every setting that was tried: "
+        "paired by seed, with Student's 95 % interval. All runs are **simulations**; every budget is kept: ours "
+        "by PLD, gdpfed+ by RDP, as the paper does. Every row and every setting that was tried: "
         "[tables](../reproduce/tables/beyond.md).\n\n"
         f"{_headline(first)}\n{_note(notes, 'headline')}"
         "![Every row of the two ablations](img/beyond.png)\n\n"

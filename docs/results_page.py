@@ -127,11 +127,7 @@ def results_page(folder: Path, notes: Path, *, findings: str) -> str:
     if "positions" in words:
         words["positions"] += f" {_who_guesses(tables['main'])}"
     explained = [f"- **[{EXPERIMENTS[name].title}]({_TABLES}/{name}.md).** {said}\n" for name, said in words.items()]
-    text += (
-        "## What explains the differences\n\nExperiments of our own, on FMNIST unless they say so:\n\n"
-        if explained
-        else ""
-    )
+    text += "## What explains the differences\n\nOur own experiments, on FMNIST unless stated:\n\n" if explained else ""
     return (text + "".join(explained)).rstrip("\n") + "\n"
 
 
@@ -141,8 +137,8 @@ def _who_guesses(rows: Rows) -> str:
     printed = {row.label: row.paper.mean for row in rows["shakespeare"] if row.paper is not None}
     low, *_, high = sorted(printed[name] for name in ("dp-fedavg", "pfa", "idp-fedavg", "gdpfed"))
     return (
-        f"{padding:.1f} % are padding; who knows that and guesses spaces has {guessing:.2f} %. The paper's dp-fedavg, "
-        f"pfa, idp-fedavg and gdpfed have {low:.2f} to {high:.2f} %."
+        f'{padding:.1f} % are padding; always answering "space", or "padding" after the end, has {guessing:.2f} %. '
+        f"The paper's dp-fedavg, pfa, idp-fedavg and gdpfed have {low:.2f} to {high:.2f} %."
     )
 
 

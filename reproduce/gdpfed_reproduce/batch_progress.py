@@ -26,7 +26,7 @@ def estimate_in_words(made: Estimate, *, basis: str) -> str:
         return "no similar run is finished: the time is estimated when the first rounds are timed"
     text = f"about {in_words(made.seconds)}, from {made.num_finished} similar finished runs {basis}".strip()
     if made.num_unknown:
-        text += f", and {made.num_unknown} runs whose like is not finished yet"
+        text += f", and {made.num_unknown} runs of kinds not timed yet"
     return text
 
 
