@@ -75,8 +75,8 @@ def findings_table() -> str:
         (
             "Groups and Top-k lower the noise",
             f"At equal step gdpfed adds {as_paper.noise_at_equal_step / one_budget.noise_at_equal_step:.1f} times "
-            f"dp-fedavg's noise variance, and Top-k at 0.7 keeps {100 * noise_energy_kept(0.7):.1f} % of it: the weights hide a "
-            "smaller step",
+            f"dp-fedavg's noise variance, and Top-k at 0.7 keeps {100 * noise_energy_kept(0.7):.1f} % of it: the "
+            "weights hide a smaller step",
         ),
     ]
     return markdown_table(("the paper", "what holds (FMNIST)"), rows)
