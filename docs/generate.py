@@ -68,7 +68,7 @@ def simulators_tables() -> str:
     parts = [
         "# Simulators\n\nWritten by `docs/generate.py` from what `python benchmarks/simulators.py --record` left: "
         "medians over the rounds of interleaved runs; ratios within each turn, in brackets the lowest and the highest. "
-        "Peak: of matrix products; *: disturbed by other processes."
+        "Peak: of a product of two matrices of 1,024 x 1,024, which other work can exceed; *: disturbed by others."
     ]
     for name, what in (("simulators.json", ""), ("simulators-tasks.json", ", one of all")):
         record = _measured(name)
