@@ -192,6 +192,17 @@ def _metrics(rows: Sequence[ComparedRow]) -> str:
     return "".join(f"The metric `{name}` after the last round: {', '.join(said)}.\n\n" for name, said in kept.items())
 
 
+def _clipped(rows: Sequence[ComparedRow]) -> str:
+    """How many updates were longer than the clip norm: where few were, longer local training would be heard."""
+    said = []
+    for row in rows:
+        runs = row.record.runs if row.record is not None else ()
+        parts = [run.clipped for run in runs if run.clipped is not None]
+        if parts:
+            said.append(f"{row.label} {100 * statistics.fmean(parts):.0f} %")
+    return f"Clipped updates, of all in evaluated rounds, where records keep it: {', '.join(said)}.\n\n" if said else ""
+
+
 def _beside_best(rows: Sequence[ComparedRow]) -> str:
     """Each method less the paper's best private one: the paper's means, and ours paired by seed."""
     by_label = {row.label: row for row in rows}
@@ -230,7 +241,7 @@ def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Pa
                 text += _curve_table(rows) + "\n"
             else:
                 text += _result_table(experiment, [row for row in rows if row.accuracies or row.paper]) + "\n"
-                text += _beside_best(rows) + _metrics(rows) if experiment.name == "main" else ""
+                text += _beside_best(rows) + _clipped(rows) + _metrics(rows) if experiment.name == "main" else ""
         elif experiment.name == "convergence":
             text += f"{title}: not run.\n\n"
         elif printed:

@@ -29,6 +29,7 @@ from typing import Any
 from gdpfed.errors import InputError
 from gdpfed.files import write_whole
 from gdpfed.runs.folder import read_records
+from gdpfed.runs.record import Record
 from gdpfed.runs.stamp import STAMP
 from gdpfed.tasks.task import Task, task_to_toml
 from gdpfed_reproduce.batch import RESULTS_VERSION, PlannedJob, finished_seconds
@@ -48,7 +49,8 @@ _RUN_FIELDS = ("accuracies", "epsilons", "key", "rounds", "seed", "versions")
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A finished run: its curve, and what made it; ``by_budget`` is kept where data were tied to budgets, ``metrics``
-    after the last round where the task has some."""
+    after the last round where the task has some, ``clipped`` of a private run: the part of the updates that were longer
+    than the clip norm, in the rounds that were evaluated."""
 
     seed: int
     key: str
@@ -58,6 +60,7 @@ class RunRecord:
     versions: str
     by_budget: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    clipped: float | None = None
 
     @property
     def accuracy(self) -> float:
@@ -127,7 +130,16 @@ def _run_record(job: PlannedJob) -> RunRecord:
         versions=", ".join(f"{name} {versions[name]}" for name in ("gdpfed", "python", "torch", "numpy")),
         by_budget=tuple(round(value, 6) for value in records[-1].by_budget),
         metrics={name: round(value, 6) for name, value in (records[-1].metrics or {}).items()},
+        clipped=_part_clipped(records),
     )
+
+
+def _part_clipped(records: Sequence[Record]) -> float | None:
+    """None without privacy, and where nobody counted."""
+    counted = [record.clipped for record in records if record.clipped is not None]
+    trained = sum(sum(record.cohort) for record in records)
+    is_private = all(math.isfinite(epsilon) for epsilon in records[-1].epsilons)
+    return round(sum(counted) / trained, 4) if is_private and trained and len(counted) == len(records) else None
 
 
 def records_of(entries: Iterable[tuple[Cell, PlannedJob]], *, scale: str) -> list[CellRecord]:
@@ -188,8 +200,8 @@ def _text(dataset: str, experiment: str, cells: Sequence[CellRecord]) -> str:
 
 def _run_fields(run: RunRecord) -> dict[str, Any]:
     fields = {name: getattr(run, name) for name in _RUN_FIELDS}
-    more = {"by_budget": run.by_budget, "metrics": dict(run.metrics)}
-    return fields | {name: values for name, values in more.items() if values}
+    more = {"by_budget": run.by_budget or None, "metrics": dict(run.metrics) or None, "clipped": run.clipped}
+    return fields | {name: values for name, values in more.items() if values is not None}
 
 
 def _parse(path: Path) -> list[CellRecord]:
@@ -219,6 +231,7 @@ def _parse(path: Path) -> list[CellRecord]:
 def _run_of(content: Mapping[str, Any]) -> RunRecord:
     fields = {name: content[name] for name in _RUN_FIELDS}
     fields |= {"by_budget": list(content.get("by_budget", ())), "metrics": dict(content.get("metrics", {}))}
+    fields["clipped"] = content.get("clipped")
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     if not lists.get("accuracies") or len(lists["accuracies"]) != len(lists["rounds"]):
         raise ValueError("a run needs an accuracy for each evaluated round")

@@ -22,17 +22,18 @@ from gdpfed_reproduce.records import (
 from tests.reproduce.test_verdicts import record
 
 
-def finished_run(folder: Path, *, seed: int) -> PlannedJob:
+def finished_run(folder: Path, *, seed: int, epsilon: float = math.inf) -> PlannedJob:
     """A folder with what a record is made of, as a run leaves it."""
     task = cells_of(EXPERIMENTS["main"], "fmnist", SMOKE)[0].task
     job = PlannedJob(name="x", task=task, seed=seed, plan="p", key=f"key{seed}", folder=folder / str(seed))
     job.folder.mkdir(parents=True)
-    rest = {"loss": 1.0, "cohort": (9,), "clipped": 0, "dropped": 0, "update_norm": 1.0}
+    rest = {"loss": 1.0, "cohort": (9,), "dropped": 0, "update_norm": 1.0}
     records = [
         Record(
             round_number=number,
             accuracy=100 / 3 + number + seed,
-            epsilons=(math.inf,),
+            epsilons=(epsilon,),
+            clipped=number,
             metrics={"of_text": number / 7},
             **rest,  # type: ignore[arg-type]
         )
@@ -66,6 +67,16 @@ def test_same_runs_same_bytes(tmp_path: Path) -> None:
     assert "not a private release" in (tmp_path / "one" / "fmnist" / "main.json").read_text()
     costs = load_timing(tmp_path / "one")
     assert [cost.core_seconds for cost in costs] == pytest.approx([12.345] * 2, abs=0.01)
+
+
+def test_private_runs_keep_how_many_were_clipped(tmp_path: Path) -> None:
+    """Three of nine and six of nine; nothing is said of a run without a clip norm."""
+    cell = cells_of(EXPERIMENTS["main"], "fmnist", SMOKE)[0]
+    for epsilon, part in ((1.5, 0.5), (math.inf, None)):
+        job = finished_run(tmp_path / f"runs-{epsilon}", seed=1, epsilon=epsilon)
+        folder = tmp_path / f"records-{epsilon}"
+        save_records(records_of([(cell, job)], scale="smoke"), folder)
+        assert [run.clipped for run in load_records(folder)[0].runs] == [part]
 
 
 def test_nothing_is_lost(tmp_path: Path) -> None:

@@ -132,11 +132,13 @@ def test_pictures(page: ModuleType, records: Path, tmp_path: Path) -> None:
 def test_metrics_are_means_of_the_runs_that_keep_them(tables: ModuleType, tmp_path: Path) -> None:
     first, *others = made_up("main", "fmnist")
     runs = [
-        dataclasses.replace(run, metrics={"of_text": value}) for run, value in zip(first.runs, (3, 4), strict=False)
+        dataclasses.replace(run, metrics={"of_text": value}, clipped=value / 10)
+        for run, value in zip(first.runs, (3, 4), strict=False)
     ]
     save_records([dataclasses.replace(first, runs=(*runs, first.runs[2])), *others], tmp_path)
     text = tables.result_tables(tmp_path, tmp_path / "none")["main"]
     assert "The metric `of_text` after the last round: fedavg 3.50 (2 seeds).\n" in text
+    assert "where records keep it: fedavg 35 %.\n" in text
 
 
 def test_lines_join_values_of_one_number() -> None:
