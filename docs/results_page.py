@@ -66,14 +66,14 @@ def _main_table(rows: Rows) -> str:
 
 
 def _summary(rows: Rows) -> str:
-    """What came out on each data set, in a line."""
-    lines = []
+    """How far ours are from the paper's on each data set, in a line."""
+    said = []
     for dataset, found in rows.items():
         differences = [row.difference for row in found if row.difference is not None]
         if differences and is_run(found):
             ends = " to ".join(dict.fromkeys(f"{end(differences):+.2f}" for end in (min, max)))
-            lines.append(f"{load_task(dataset).title}: {_counts(found)} within the spread, differences {ends}.")
-    return " ".join(lines)
+            said.append(f"{load_task(dataset).title} {ends}")
+    return f"Differences: {'; '.join(said)}." if said else ""
 
 
 def _note(notes: Path, name: str) -> str:
