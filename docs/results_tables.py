@@ -180,6 +180,10 @@ def _order(rows: Sequence[ComparedRow]) -> str:
     return f"Best first, paper: {listed[0]}. Ours: {listed[1]}.\n\n"
 
 
+def _named(row: ComparedRow) -> str:
+    return f"{row.label}, {row.column}" if row.column else row.label
+
+
 def _metrics(rows: Sequence[ComparedRow]) -> str:
     """What else was measured after the last round, in the mean over those runs that keep it."""
     kept: dict[str, list[str]] = {}
@@ -188,8 +192,8 @@ def _metrics(rows: Sequence[ComparedRow]) -> str:
         for name in sorted({name for run in runs for name in run.metrics}):
             values = [run.metrics[name] for run in runs if name in run.metrics]
             seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
-            kept.setdefault(name, []).append(f"{row.label} {statistics.fmean(values):.2f} ({seeds})")
-    return "".join(f"The metric `{name}` after the last round: {', '.join(said)}.\n\n" for name, said in kept.items())
+            kept.setdefault(name, []).append(f"{_named(row)} {statistics.fmean(values):.2f} ({seeds})")
+    return "".join(f"The metric `{name}` after the last round: {'; '.join(said)}.\n\n" for name, said in kept.items())
 
 
 def _clipped(rows: Sequence[ComparedRow]) -> str:
@@ -199,8 +203,8 @@ def _clipped(rows: Sequence[ComparedRow]) -> str:
         runs = row.record.runs if row.record is not None else ()
         parts = [run.clipped for run in runs if run.clipped is not None]
         if parts:
-            said.append(f"{row.label} {100 * statistics.fmean(parts):.0f} %")
-    return f"Clipped updates, of all in evaluated rounds, where records keep it: {', '.join(said)}.\n\n" if said else ""
+            said.append(f"{_named(row)} {100 * statistics.fmean(parts):.0f} %")
+    return f"Clipped updates, of all in evaluated rounds, where records keep it: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _beside_best(rows: Sequence[ComparedRow]) -> str:
@@ -241,7 +245,8 @@ def _experiment(experiment: Experiment, records: Sequence[CellRecord], notes: Pa
                 text += _curve_table(rows) + "\n"
             else:
                 text += _result_table(experiment, [row for row in rows if row.accuracies or row.paper]) + "\n"
-                text += _beside_best(rows) + _clipped(rows) + _metrics(rows) if experiment.name == "main" else ""
+                text += _beside_best(rows) if experiment.name == "main" else ""
+                text += _clipped(rows) + _metrics(rows)
         elif experiment.name == "convergence":
             text += f"{title}: not run.\n\n"
         elif printed:
